@@ -1,0 +1,89 @@
+"""Adaptive Dictionary Embeddings: small, fast text classifiers you can look into.
+
+Importing this package is cheap: names are loaded when they are first used. Saved models load through the Auto
+classes of transformers after `import ade`, whichever of the two is imported first.
+"""
+
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ade.codebook import Codebook
+    from ade.data import Dataset, load_dataset
+    from ade.distillation import distill
+    from ade.embedding import AnchorEmbedding
+    from ade.errors import InputError
+    from ade.evaluation import Evaluation, evaluate
+    from ade.inference import Classifier
+    from ade.inspection import inspect_words
+    from ade.model import AdeConfig, AdeForSequenceClassification, AdeModel
+    from ade.settings import PAPER, STRONG, Architecture, DistillationSettings, TrainingSettings
+    from ade.teachers import Teacher, load_teacher
+    from ade.training import train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "teachers": ("Teacher", "load_teacher"),
+    "data": ("Dataset", "load_dataset"),
+    "codebook": ("Codebook",),
+    "settings": ("PAPER", "STRONG", "Architecture", "DistillationSettings", "TrainingSettings"),
+    "distillation": ("distill",),
+    "embedding": ("AnchorEmbedding",),
+    "errors": ("InputError",),
+    "model": ("AdeConfig", "AdeForSequenceClassification", "AdeModel"),
+    "inference": ("Classifier",),
+    "evaluation": ("Evaluation", "evaluate"),
+    "training": ("train",),
+    "inspection": ("inspect_words",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = [  # noqa: RUF022 - in the order of the pipeline
+    "Teacher", "load_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings", "distill",
+    "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification", "AdeModel", "Architecture",
+    "Classifier", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "train", "inspect_words",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'ade' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"ade.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+class _WhenAutoClassesLoad(MetaPathFinder, Loader):
+    """Registers ADE's models when transformers' Auto classes are first imported, and not before."""
+
+    name = "transformers.models.auto.configuration_auto"
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        importlib.import_module("ade.model")
+
+
+if _WhenAutoClassesLoad.name in sys.modules:
+    importlib.import_module("ade.model")
+else:
+    sys.meta_path.insert(0, _WhenAutoClassesLoad())

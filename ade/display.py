@@ -1,0 +1,188 @@
+"""What a person sees at the terminal: progress bars on stderr, tables of at most 100 columns on stdout."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ade.progress import Report
+
+if TYPE_CHECKING:
+    from ade.codebook import Codebook
+    from ade.demo import Demo
+    from ade.evaluation import Evaluation
+    from ade.inspection import TokenAnchors
+
+WIDTH = 100
+
+
+def console() -> Console:
+    """Standard output; colours only on a terminal."""
+    found = Console(highlight=False)
+    return Console(highlight=False, width=min(WIDTH, found.width) if found.is_terminal else WIDTH)
+
+
+@contextmanager
+def progress() -> Iterator[Report]:
+    """A bar for each stage of a long piece of work, with the time left and the figures so far."""
+    stderr = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage, total=total, figures="")
+            bars.update(stages[stage], completed=done, total=total, figures=_figures(figures))
+
+        yield report
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    shown = {
+        "loss": "loss {:.3f}",
+        "accuracy": "acc {:.3f}",
+        "best": "dev {:.3f}",
+        "cosine": "cos {:.3f}",
+        "rate": "{:,.0f}/s",
+    }
+    return " ".join(text.format(figures[name]) for name, text in shown.items() if name in figures)
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    """A plain table: the first column to the left, numbers to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", header_style="dim")
+    return table
+
+
+def codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -> None:
+    """A fresh codebook: its shape, how close it is, what it saves."""
+    about = book.about
+    table = _table("codebook", str(folder))
+    table.add_row("teacher", f"{about['teacher']}  {book.vocabulary:,} x {book.dim}")
+    table.add_row(
+        "anchors",
+        f"{len(book.anchors):,}, none unused" if not about["dead_anchors"] else f"{about['dead_anchors']} unused",
+    )
+    table.add_row("pairs", f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token")
+    table.add_row(
+        "cosine to the teacher",
+        f"mean {about['cosine']:.4f}  5% {about['cosine_p5']:.3f}  95% {about['cosine_p95']:.3f}",
+    )
+    table.add_row("size", f"{size(teacher_nbytes)} -> {size(book.nbytes)}, {teacher_nbytes / book.nbytes:.1f}x smaller")
+    to.print(table)
+
+
+def trained(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
+    """A fresh model: where it is and how good."""
+    table = _table("model", result["model"])
+    table.add_row("steps", f"{result['steps']:,}")
+    table.add_row("accuracy on dev", f"{100 * result['dev_accuracy']:.2f}")
+    if "test" in result:
+        table.add_row("accuracy on test", f"{100 * result['test']['accuracy']:.2f}")
+        table.add_row("macro F1 on test", f"{100 * result['test']['macro_f1']:.2f}")
+    table.add_row("model.safetensors", size(nbytes))
+    to.print(table)
+
+
+def evaluation(to: Console, result: "Evaluation") -> None:
+    """Figures, and the confusion matrix, or the commonest confusions where it would not fit."""
+    table = _table("accuracy", "macro F1", "precision", "recall", "texts")
+    figures = (result.accuracy, result.macro_f1, result.precision, result.recall)
+    table.add_row(*(f"{100 * figure:.2f}" for figure in figures), f"{result.n:,}")
+    to.print(table)
+    to.print()
+    if len(result.names) <= 8:
+        matrix = _table("true \\ predicted", *(name[:10] for name in result.names))
+        for name, row in zip(result.names, result.confusion, strict=True):
+            matrix.add_row(name[:16], *(f"{count:,}" for count in row))
+        to.print(matrix)
+        return
+    wrong = result.confusion.copy()
+    wrong[range(len(wrong)), range(len(wrong))] = 0
+    commonest = _table("commonest confusions", "taken for", "times", "of")
+    for place in wrong.ravel().argsort()[::-1][:10]:
+        true, taken = divmod(int(place), len(result.names))
+        if wrong[true, taken]:
+            total = int(result.confusion[true].sum())
+            commonest.add_row(result.names[true], result.names[taken], f"{wrong[true, taken]:,}", f"{total:,}")
+    to.print(commonest)
+
+
+def words(to: Console, found: "list[TokenAnchors]") -> None:
+    """A block for each token: its anchors, the heaviest first."""
+    for token in found:
+        name = token.word if token.token.strip("▁Ġ") == token.word else f"{token.word}: {token.token}"
+        table = Table(
+            title=name,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
+        )
+        table.add_column("anchor", justify="right", header_style="dim")
+        table.add_column("weight", justify="right", header_style="dim")
+        table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis")
+        for use in token.anchors:
+            table.add_row(str(use.anchor), f"{use.weight:+.3f}", ", ".join(use.nearest))
+        to.print(table)
+        to.print()
+
+
+def parameters(to: Console, counts: Mapping[str, int]) -> None:
+    """The paper's appendix table."""
+    table = _table("component", "parameters")
+    for name, count in counts.items():
+        table.add_row(name.replace("_", " "), f"{count:,}")
+    to.print(table)
+
+
+def demo(to: Console, found: "Demo") -> None:
+    """The main job: the comparison, the sizes, and a look inside."""
+    table = _table("WordNet glosses, 25 classes", "accuracy", "macro F1", "training", "size")
+    for entry in found.entries:
+        figures = entry.evaluation
+        table.add_row(
+            entry.name,
+            f"{100 * figures.accuracy:.2f}",
+            f"{100 * figures.macro_f1:.2f}",
+            f"{entry.seconds:.0f} s",
+            size(entry.nbytes),
+        )
+    to.print(table)
+    book = found.codebook
+    to.print(
+        f"\nEmbedding table {size(found.table_nbytes)}, codebook {size(book.nbytes)}: "
+        f"{found.table_nbytes / book.nbytes:.1f}x smaller, mean cosine {book.about['cosine']:.3f}.\n"
+    )
+    words(to, found.words)
+    to.print(f"Everything is in {found.folder}. Try:")
+    to.print(f"  echo 'a wading bird with long legs' | ade predict {found.folder / 'ade'}")
+    to.print(f"  ade inspect {found.folder / 'ade'} bank")

@@ -1,0 +1,54 @@
+"""Writing results so that a crash, a full disk or Ctrl-C never leaves half of one behind."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ade.errors import InputError
+
+
+def check_free(folder: Path, marker: str, overwrite: bool) -> None:
+    """Refuse an output folder that holds something else; with `overwrite`, one of ours (it has `marker`) may go."""
+    if folder.is_file():
+        raise InputError(f"{folder}: is a file, an output folder is needed")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not (folder / marker).exists():
+        raise InputError(f"{folder}: already holds something else; choose a new folder")
+    if not overwrite:
+        raise InputError(f"{folder}: already holds an earlier result; choose a new folder or pass --overwrite")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into that takes the name `folder` only when all of it has been written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    draft.chmod(0o755)
+    try:
+        yield draft
+        if folder.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+            os.replace(folder, old / "old")
+            os.replace(draft, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A path to write to that replaces `path` in one step, only when all of it has been written."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield draft
+        with open(draft, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+"""Looking into a dictionary: which anchors a word is made of, and which words stand nearest to an anchor."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ade.codebook import Codebook
+from ade.errors import InputError
+from ade.inference import Classifier
+
+MARKS = "▁Ġ"  # how tokenizers write the space before a word
+
+
+@dataclass(frozen=True)
+class AnchorUse:
+    """One pair of a token: an anchor, how much of it, and the words nearest to that anchor."""
+
+    anchor: int
+    weight: float
+    nearest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TokenAnchors:
+    """A token of the word asked for, and its anchors, the heaviest first."""
+
+    word: str
+    token: str
+    anchors: tuple[AnchorUse, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        uses = [{"anchor": use.anchor, "weight": use.weight, "nearest": list(use.nearest)} for use in self.anchors]
+        return {"word": self.word, "token": self.token, "anchors": uses}
+
+
+def codebook_of(classifier: Classifier) -> Codebook:
+    """The dictionary inside a trained classifier, as a codebook."""
+    layer = classifier.model.ade.embedding
+    scale = layer.anchors.detach().norm(dim=1).clamp(min=1e-6)  # (K,): stored anchors have norm one
+    weights = layer.weights.detach() * scale[layer.indices.long()] / classifier.model.config.hidden_size**0.5
+    anchors = layer.anchors.detach() / scale.unsqueeze(1)
+    return Codebook.from_pairs(anchors, layer.indices, weights, layer.counts, classifier.tokenizer)
+
+
+def inspect_words(codebook: Codebook, words: list[str], nearest: int = 6) -> list[TokenAnchors]:
+    """The anchors of each word's tokens; a word the tokenizer splits has several."""
+    tokens = [(word, token) for word in words for token in _tokens_of(codebook, word)]
+    pairs = [codebook.pairs_of(token) for _, token in tokens]
+    wanted = torch.cat([indices for indices, _ in pairs]).unique()
+    around = dict(zip(wanted.tolist(), nearest_words(codebook, wanted, nearest), strict=True))
+    found = []
+    for (word, token), (indices, weights) in zip(tokens, pairs, strict=True):
+        order = weights.abs().argsort(descending=True)
+        uses = tuple(AnchorUse(int(indices[i]), float(weights[i]), around[int(indices[i])]) for i in order)
+        found.append(TokenAnchors(word, codebook.tokenizer.id_to_token(token) or "", uses))
+    return found
+
+
+def nearest_words(codebook: Codebook, anchors: Tensor, count: int) -> list[tuple[str, ...]]:
+    """For each of these anchors, the whole words whose composed vector points most its way."""
+    words = _whole_words(codebook)
+    if not words:
+        return [() for _ in anchors]
+    ids = torch.tensor(list(words))
+    directions = F.normalize(codebook.anchors[anchors], dim=1)  # (a, d)
+    rows = F.normalize(codebook.rows()[ids], dim=1)  # (w, d)
+    best = torch.cat([block @ directions.T for block in rows.split(16384)]).T.topk(min(4 * count, len(ids))).indices
+    return [tuple(dict.fromkeys(words[int(ids[i])].lower() for i in row))[:count] for row in best]
+
+
+def _tokens_of(codebook: Codebook, word: str) -> list[int]:
+    encoding = codebook.tokenizer.encode(word, add_special_tokens=False)
+    if not encoding.ids:
+        raise InputError(f"'{word}': the tokenizer makes no token of it")
+    return [i for i, token in zip(encoding.ids, encoding.tokens, strict=True) if token.strip(MARKS)] or encoding.ids
+
+
+def _whole_words(codebook: Codebook) -> dict[int, str]:
+    """Token id -> word, for tokens a person would call a word."""
+    vocabulary = codebook.tokenizer.get_vocab(with_added_tokens=False)
+    marked = any(token.startswith(tuple(MARKS)) for token in vocabulary)
+    words = {}
+    for token, place in vocabulary.items():
+        plain = token.strip(MARKS)
+        starts = token.startswith(tuple(MARKS)) if marked else not token.startswith("##")
+        if starts and len(plain) > 2 and plain.isascii() and plain.isalpha() and place < codebook.vocabulary:
+            words[place] = plain
+    return words

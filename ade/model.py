@@ -1,0 +1,286 @@
+"""The model: grouped positions, the Segment-Aware Transformer (SAT), attention pooling, a classifier.
+
+The paper's Algorithm 1 in three readings, one setting `attend`:
+  tokens   anchors are summed into tokens, SAT attends over L tokens (Algorithm 1 as printed)
+  anchors  SAT attends over the expanded anchor sequence of length sum k_i (the paper's SAT section)
+  gated    SAT attends over tokens; what each token hears gates its own anchors, and it is composed again
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+
+from ade.codebook import Codebook
+from ade.embedding import AnchorEmbedding
+from ade.errors import InputError
+from ade.settings import Architecture
+
+ATTEND = ("tokens", "anchors", "gated")
+POSITIONS = ("grouped", "each", "none")
+
+
+class AdeConfig(PretrainedConfig):
+    """Shape of a model: the codebook's, and how SAT reads it."""
+
+    model_type = "ade"
+
+    def __init__(
+        self,
+        vocab_size: int = 128100,
+        hidden_size: int = 768,
+        anchors: int = 500,
+        pairs: int | None = None,
+        max_pairs: int = 8,
+        num_attention_heads: int | None = None,
+        attend: str = "tokens",
+        sat: bool = True,
+        positions: str = "grouped",
+        position_scale: float = 1.0,
+        max_tokens: int = 512,
+        dropout: float = 0.1,
+        token_dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.anchors = anchors
+        self.pairs = vocab_size * max_pairs if pairs is None else pairs  # P, over all tokens
+        self.max_pairs = max_pairs
+        self.num_attention_heads = num_attention_heads or _default_heads(hidden_size)
+        self.attend = attend
+        self.sat = sat
+        self.positions = positions  # grouped: GPE; each: one per anchor; none
+        self.position_scale = position_scale
+        self.max_tokens = max_tokens
+        self.dropout = dropout
+        self.token_dropout = token_dropout  # largest share of a text's tokens hidden while training
+        if attend not in ATTEND:
+            raise InputError(f"attend must be one of {', '.join(ATTEND)}, not '{attend}'")
+        if positions not in POSITIONS:
+            raise InputError(f"positions must be one of {', '.join(POSITIONS)}, not '{positions}'")
+        if hidden_size % self.num_attention_heads:
+            raise InputError(f"dimension {hidden_size} is not divisible by {self.num_attention_heads} heads")
+        super().__init__(**kwargs)
+
+
+def _default_heads(dim: int) -> int:
+    """Heads of width 64 where the dimension allows it, else the width nearest below."""
+    return next(dim // width for width in range(min(64, dim), 0, -1) if dim % width == 0)
+
+
+def sinusoidal(positions: Tensor, dim: int) -> Tensor:
+    """Sinusoidal encodings of integer positions of any shape: (..., dim), sines and cosines in turn."""
+    half = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
+    angle = positions.unsqueeze(-1).float() * torch.exp(half * (-torch.log(torch.tensor(10000.0)).item() / dim))
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :dim]
+
+
+def grouped_positions(counts: Tensor) -> Tensor:
+    """GPE's position indices: word i repeated k_i times, [3, 1, 4] -> [0, 0, 0, 1, 2, 2, 2, 2]."""
+    return torch.repeat_interleave(counts.clamp(min=1))
+
+
+class SegmentAwareTransformer(nn.Module):
+    """SAT: one multi-head self-attention, no feed-forward block; 4 (d^2 + d) parameters."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.projection = nn.Linear(dim, 3 * dim)  # W^Q, W^K, W^V side by side
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """What each element of (B, T, d) hears from the unmasked ones, before it is added to the element."""
+        batch, length, dim = x.shape
+        split = self.projection(x).view(batch, length, 3, self.heads, dim // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, T, d / H)
+        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+        return self.output(heard.transpose(1, 2).reshape(batch, length, dim))
+
+
+class AdePreTrainedModel(PreTrainedModel):
+    """What every ADE model shares with transformers: its config and how fresh weights start."""
+
+    config_class = AdeConfig
+    base_model_prefix = "ade"
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            if not getattr(module.weight, "_is_hf_initialized", False):
+                nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None and not getattr(module.bias, "_is_hf_initialized", False):
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm) and not getattr(module.weight, "_is_hf_initialized", False):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, AnchorEmbedding) and not getattr(module.anchors, "_is_hf_initialized", False):
+            nn.init.normal_(module.anchors)
+            nn.init.normal_(module.weights)
+
+
+class AdeModel(AdePreTrainedModel):
+    """Codebook, positions and SAT: token ids -> contextual vectors of the elements SAT attends over."""
+
+    def __init__(self, config: AdeConfig) -> None:
+        super().__init__(config)
+        self.embedding = AnchorEmbedding(
+            config.vocab_size, config.anchors, config.hidden_size, config.pairs, config.max_pairs
+        )
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.sat = SegmentAwareTransformer(config.hidden_size, config.num_attention_heads) if config.sat else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
+        """Contextual vectors; in `anchors` mode one for each anchor, else one for each token."""
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        return BaseModelOutput(last_hidden_state=self.states(input_ids, mask)[0])
+
+    def states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Contextual vectors (B, T, d) and the mask (B, T) of the real ones."""
+        if self.training and self.config.token_dropout > 0:
+            mask = mask & self._kept(mask)
+        if self.config.attend == "anchors":
+            return self._attend_anchors(ids, mask)
+        types, place = self._types(ids)  # the look-up runs once for each distinct token
+        position = self._positions(torch.arange(ids.shape[1], device=ids.device))  # (L, d)
+        if self.sat is None or self.config.attend == "tokens":
+            rows = self.norm(self.embedding.compose(types))  # (U, d)
+            x = self.dropout(F.embedding(place, rows) + position)  # (B, L, d)
+            return (x if self.sat is None else x + self.sat(x, mask)), mask
+        return self._attend_gated(types, place, position, mask), mask
+
+    def _attend_anchors(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        anchor, weight, word, mask = self.embedding.expand(ids, mask)
+        each = torch.arange(anchor.shape[1], device=ids.device)
+        position = self._positions(word if self.config.positions == "grouped" else each)
+        # The anchor is normalised, then scaled: LayerNorm of beta * a would forget beta.
+        element = F.embedding(anchor, self.norm(self.embedding.anchors)) * weight.unsqueeze(2)
+        x = self.dropout(element + position)  # (B, T, d)
+        return (x if self.sat is None else x + self.sat(x, mask)), mask
+
+    def _attend_gated(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        assert self.sat is not None
+        coefficients = self.embedding.coefficients(types)  # (U, K)
+        rows = self.norm(coefficients @ self.embedding.anchors)
+        heard = self.sat(self.dropout(F.embedding(place, rows) + position), mask)  # (B, L, d)
+        gated = self.gates(heard) * F.embedding(place, coefficients)  # (B, L, K)
+        return self.dropout(self.norm(gated @ self.embedding.anchors) + position) + heard
+
+    def gates(self, heard: Tensor) -> Tensor:
+        """How much a context turns each anchor up or down: between 0 and 2, 1 where it says nothing."""
+        return 2 * torch.sigmoid(heard @ self.embedding.anchors.T / self.config.hidden_size**0.5)  # (..., K)
+
+    def _types(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Distinct tokens and where each token finds its own; on a GPU the tokens themselves, which needs no sync."""
+        if ids.is_cuda:
+            return ids.flatten(), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+        return ids.unique(return_inverse=True)
+
+    def _positions(self, positions: Tensor) -> Tensor:
+        if self.config.positions == "none" or self.config.position_scale == 0:
+            return torch.zeros((), device=positions.device)
+        return self.config.position_scale * sinusoidal(positions, self.config.hidden_size)
+
+    def _kept(self, mask: Tensor) -> Tensor:
+        """Whole-token dropout: each text hides a random share of its tokens, never the first."""
+        share = torch.rand(len(mask), 1, device=mask.device) * self.config.token_dropout
+        kept = torch.rand(mask.shape, device=mask.device) >= share
+        kept[:, 0] = True
+        return kept
+
+
+class AdeForSequenceClassification(AdePreTrainedModel):
+    """The paper's classifier: contextual vectors, attention pooling, dropout, one linear layer."""
+
+    def __init__(self, config: AdeConfig) -> None:
+        super().__init__(config)
+        self.ade = AdeModel(config)
+        self.pooler = nn.Linear(config.hidden_size, 1)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @classmethod
+    def from_codebook(
+        cls,
+        codebook: Codebook,
+        labels: Sequence[str],
+        architecture: Architecture | None = None,
+        **noise: float,
+    ) -> "AdeForSequenceClassification":
+        """A fresh model on top of a codebook; `noise` is dropout, token_dropout and position_scale of `AdeConfig`."""
+        architecture = architecture or Architecture()
+        config = AdeConfig(
+            vocab_size=codebook.vocabulary,
+            hidden_size=codebook.dim,
+            anchors=len(codebook.anchors),
+            pairs=len(codebook.indices),
+            max_pairs=codebook.max_pairs,
+            id2label=dict(enumerate(labels)),
+            label2id={name: i for i, name in enumerate(labels)},
+            attend=architecture.attend,
+            sat=architecture.sat,
+            positions=architecture.positions,
+            num_attention_heads=architecture.heads or None,
+            max_tokens=architecture.max_tokens,
+            **noise,
+        )
+        model = cls(config)
+        model.ade.embedding.load_codebook(codebook)
+        return model
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
+    ) -> SequenceClassifierOutput:
+        """Class logits, and the cross-entropy where labels are given."""
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        states, mask = self.ade.states(input_ids, mask)  # (B, T, d), (B, T)
+        logits = self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
+        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def pool(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Attention pooling: a softmax over one score an element."""
+        return (self.listening(states, mask).unsqueeze(1) @ states).squeeze(1)  # (B, d)
+
+    def listening(self, states: Tensor, mask: Tensor) -> Tensor:
+        """The share of the pooled vector each element has."""
+        return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)  # (B, T)
+
+
+def count_parameters(dim: int = 768, labels: int = 4, anchors: int = 100) -> dict[str, int]:
+    """The paper's parameter table, counted on a real model; anchors and pairs are frozen, so not in the total."""
+    with torch.device("meta"):
+        config = AdeConfig(vocab_size=anchors, hidden_size=dim, anchors=anchors, max_pairs=1, num_labels=labels)
+        model = AdeForSequenceClassification(config)
+    assert model.ade.sat is not None
+    parts = {
+        "contextualizer": model.ade.sat,
+        "layernorm": model.ade.norm,
+        "pooler": model.pooler,
+        "classifier": model.classifier,
+    }
+    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
+    return {
+        **counts,
+        "total_trainable": sum(counts.values()),
+        "anchors_frozen": model.ade.embedding.anchors.numel(),
+    }
+
+
+AutoConfig.register("ade", AdeConfig)
+AutoModel.register(AdeConfig, AdeModel)
+AutoModelForSequenceClassification.register(AdeConfig, AdeForSequenceClassification)

@@ -1,0 +1,70 @@
+"""Every setting there is, as frozen dataclasses; the command line's flags are made from their fields.
+
+They stand apart from the code they steer for one reason: this file loads nothing heavy, so `ade --help` answers
+at once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DistillationSettings:
+    """How a codebook is made."""
+
+    anchors: int = field(default=500, metadata={"help": "K, the number of shared anchors"})
+    pairs: int = field(default=8, metadata={"help": "most (index, weight) pairs a token may have"})
+    threshold: float = field(default=0.0, metadata={"help": "tau: drop pairs with a smaller weight (rows have norm 1)"})
+    solver: Literal["pursuit", "gradient"] = field(
+        default="pursuit", metadata={"help": "pursuit (ours) or gradient (the paper's)"}
+    )
+    signed: bool = field(default=True, metadata={"help": "let weights be negative"})
+    rounds: int = field(default=12, metadata={"help": "rounds over the table"})
+    seed: int = field(default=0, metadata={"help": "what every random choice follows from"})
+    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a model on a given codebook may differ in."""
+
+    attend: Literal["tokens", "anchors", "gated"] = field(default="tokens", metadata={"help": "what SAT attends over"})
+    sat: bool = field(default=True, metadata={"help": "SAT, or its ablation: static composition alone"})
+    positions: Literal["grouped", "each", "none"] = field(
+        default="grouped", metadata={"help": "grouped (GPE), one each for every anchor, or none"}
+    )
+    heads: int = field(default=0, metadata={"help": "attention heads; 0 for heads of width 64"})
+    max_tokens: int = field(default=512, metadata={"help": "tokens a text is cut to"})
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a model is trained; the presets `PAPER` and `STRONG` are the two sets worth having."""
+
+    epochs: float = field(default=8.0, metadata={"help": "passes over the training rows"})
+    steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
+    batch_size: int = field(default=64, metadata={"help": "texts a step"})
+    learning_rate: float = field(default=1e-3, metadata={"help": "highest learning rate, after the warm-up"})
+    fit_to_data: bool = field(
+        default=True,
+        metadata={"help": "rate as the root of the class count, milder token dropout on short texts"},
+    )
+    warmup_steps: int = field(
+        default=500, metadata={"help": "steps from 0 to the highest rate (at most a tenth of all)"}
+    )
+    weight_decay: float = field(default=0.1, metadata={"help": "AdamW's decay, of everything trained"})
+    dropout: float = field(default=0.2, metadata={"help": "share of features dropped"})
+    token_dropout: float = field(default=0.6, metadata={"help": "largest share of a text's tokens hidden"})
+    position_scale: float = field(default=0.1, metadata={"help": "size of the positions beside tokens of size 1"})
+    train_anchors: bool = field(default=True, metadata={"help": "let the anchors move"})
+    train_weights: bool = field(default=True, metadata={"help": "let the pairs' weights move"})
+    seed: int = field(default=0, metadata={"help": "what every random choice follows from"})
+    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+
+
+STRONG = TrainingSettings()
+PAPER = TrainingSettings(
+    epochs=8, batch_size=32, learning_rate=2e-5, warmup_steps=500, weight_decay=0.01,
+    fit_to_data=False, dropout=0.1, token_dropout=0.0, position_scale=1.0, train_anchors=True, train_weights=False,
+)  # fmt: skip
+PRESETS = {"strong": STRONG, "paper": PAPER}

@@ -1,0 +1,237 @@
+"""Teachers: a pretrained model's input embedding table and its tokenizer (the paper's stage 1 input).
+
+Only the embedding table is read, never the rest of the model, and only from formats that cannot run code
+(safetensors, `.npy` without pickle, text vectors).
+"""
+
+import gzip
+import importlib.util
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from torch import Tensor
+
+from ade.errors import InputError
+
+DEFAULT_TEACHER = "wordllama"
+TEXT_VECTORS = (".txt", ".vec", ".txt.gz", ".vec.gz")
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """An embedding table with the tokenizer whose ids are its rows."""
+
+    name: str
+    table: Tensor  # (N, d), any float type
+    tokenizer: Tokenizer
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the table as float32, the form the paper counts."""
+        return self.table.numel() * 4
+
+
+def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
+    """Load a teacher from a folder, a text vector file, a Hugging Face hub name, or the embedded default.
+
+    A folder holds either a Hugging Face model or `embeddings.safetensors` / `embeddings.npy` beside
+    `tokenizer.json`. Text vectors are GloVe, word2vec or fastText files, plain or gzipped.
+    """
+    path = Path(source)
+    if path.is_file():
+        if not path.name.endswith(TEXT_VECTORS):
+            raise InputError(f"{path}: a teacher file is text vectors ({', '.join(TEXT_VECTORS)}); else give a folder")
+        table, tokenizer = read_text_vectors(path)
+    elif path.is_dir():
+        table, tokenizer = _read_folder(path)
+    elif str(source) == DEFAULT_TEACHER:
+        table, tokenizer = _read_wordllama()
+    else:
+        table, tokenizer = _read_folder(_download(str(source)))
+    name = path.resolve().name if path.exists() else str(source)
+    return Teacher(name, _check_table(_fit_rows(table, tokenizer), source), tokenizer)
+
+
+def _read_wordllama() -> tuple[Tensor, Tokenizer]:
+    spec = importlib.util.find_spec("wordllama")  # finds the files without importing the package
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError("the default teacher ships in the package wordllama: pip install 'ade-embeddings[demo]'")
+    folder = Path(spec.submodule_search_locations[0])
+    table = _read_tensor(folder / "weights" / "l2_supercat_256.safetensors", "embedding.weight")
+    return table, Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+
+
+def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
+    tokenizer = _read_tokenizer(folder)
+    if (folder / "embeddings.safetensors").exists():
+        return _read_tensor(folder / "embeddings.safetensors"), tokenizer
+    if (folder / "embeddings.npy").exists():
+        return _read_npy(folder / "embeddings.npy"), tokenizer
+    if (folder / "config.json").exists():
+        return _read_model_embeddings(folder), tokenizer
+    raise InputError(f"{folder}: holds neither embeddings.safetensors, embeddings.npy nor a Hugging Face config.json")
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer:
+    if (folder / "tokenizer.json").exists():
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    elif (folder / "tokenizer_config.json").exists():
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+    else:
+        raise InputError(f"{folder}: has no tokenizer.json")
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _read_npy(path: Path) -> Tensor:
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except ValueError as error:
+        raise InputError(f"{path}: not a plain .npy array ({error})") from None
+    if array.dtype.kind != "f":
+        raise InputError(f"{path}: expected floats, found {array.dtype}")
+    return torch.from_numpy(array)
+
+
+def _read_tensor(path: Path, name: str | None = None) -> Tensor:
+    """One tensor of a safetensors file; `name` may be left out where the file holds a single one."""
+    try:
+        with safe_open(path, "pt") as file:
+            names = list(file.keys())
+            if name is None and len(names) != 1:
+                raise InputError(f"{path}: expected one tensor, found {len(names)}: {', '.join(names[:5])}")
+            return file.get_tensor(name or names[0])
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from None
+
+
+def _read_model_embeddings(folder: Path) -> Tensor:
+    """The input embedding tensor of a Hugging Face model, found by the model's own naming."""
+    wanted, shape = _input_embedding_name(folder)
+    files = _tensor_files(folder)
+    matches = [name for name in files if name == wanted or name.endswith("." + wanted) or wanted.endswith("." + name)]
+    if not matches:
+        raise InputError(f"{folder}: no tensor named like '{wanted}' among {len(files)} in its safetensors")
+    table = _read_tensor(files[min(matches, key=len)], min(matches, key=len))
+    if table.shape[1:] != shape[1:]:
+        raise InputError(f"{folder}: '{wanted}' is {tuple(table.shape)}, the config says {tuple(shape)}")
+    return table
+
+
+def _input_embedding_name(folder: Path) -> tuple[str, torch.Size]:
+    from transformers import AutoConfig, AutoModel
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        with torch.device("meta"):  # the skeleton of the model: names and shapes, no memory
+            model = AutoModel.from_config(config, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as error:
+        raise InputError(f"{folder}: not a model transformers knows ({str(error).splitlines()[0]})") from None
+    weight = model.get_input_embeddings().weight
+    name = next(name for name, parameter in model.named_parameters() if parameter is weight)
+    return name, weight.shape
+
+
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    """Tensor name -> the safetensors file that holds it, single or sharded."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        return {name: folder / file for name, file in json.loads(index.read_text("utf8"))["weight_map"].items()}
+    single = folder / "model.safetensors"
+    if not single.exists():
+        raise InputError(f"{folder}: has no model.safetensors; pickled weights are never loaded, convert them first")
+    try:
+        with safe_open(single, "pt") as file:
+            return dict.fromkeys(file.keys(), single)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{single}: not a readable safetensors file ({error})") from None
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = [
+        "config.json",
+        "tokenizer*",
+        "special_tokens_map.json",
+        "model*.safetensors*",
+        "embeddings.safetensors",
+    ]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{name}: neither a file, a folder nor a reachable hub name ({reason})") from None
+
+
+def read_text_vectors(path: Path) -> tuple[Tensor, Tokenizer]:
+    """GloVe, word2vec or fastText text vectors: a row `word x1 ... xd` a line, an optional header `N d`."""
+    words: dict[str, int] = {"[PAD]": 0, "[UNK]": 1}
+    rows: list[np.ndarray] = []
+    with gzip.open(path, "rt", encoding="utf8") if path.suffix == ".gz" else open(path, encoding="utf8") as file:
+        try:
+            for number, word, row in _vector_lines(file):
+                if rows and len(row) != len(rows[0]):
+                    raise InputError(f"{path}:{number}: {len(row)} numbers, the lines before have {len(rows[0])}")
+                if word not in words:
+                    words[word] = len(words)
+                    rows.append(row)
+        except (UnicodeDecodeError, ValueError, OSError, EOFError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}: not text vectors ({error})") from None
+    if not rows:
+        raise InputError(f"{path}: holds no vectors")
+    known = np.stack(rows)
+    # [PAD] and [UNK] get the mean word: a vector of the same kind, close to nothing in particular.
+    mean = known.mean(0, keepdims=True)
+    table = torch.from_numpy(np.concatenate([mean, mean, known]))  # (N, d)
+    return table, _word_tokenizer(words)
+
+
+def _vector_lines(file: IO[str]) -> Iterator[tuple[int, str, np.ndarray]]:
+    for number, line in enumerate(file, 1):
+        word, _, numbers = line.rstrip().partition(" ")
+        row = np.array(numbers.split(), dtype=np.float32)
+        if number == 1 and len(row) == 1 and word.isdigit():
+            continue  # the header of word2vec and fastText: rows, dimensions
+        yield number, word, row
+
+
+def _word_tokenizer(words: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    if all(word == word.lower() for word in words if not word.startswith("[")):
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]"])
+    return tokenizer
+
+
+def _fit_rows(table: Tensor, tokenizer: Tokenizer) -> Tensor:
+    """Every id the tokenizer can give has a row. Surplus rows stay: they are the teacher's own count."""
+    if table.ndim != 2 or not table.is_floating_point():
+        raise InputError(f"the embedding table is {table.dtype} {tuple(table.shape)}, expected floats of shape (N, d)")
+    ids = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    if table.shape[0] >= ids:
+        return table
+    mean = table.float().mean(0, keepdim=True).to(table.dtype)
+    return torch.cat([table, mean.expand(ids - table.shape[0], -1)])
+
+
+def _check_table(table: Tensor, source: str | Path) -> Tensor:
+    for start in range(0, table.shape[0], 65536):
+        bad = ~torch.isfinite(table[start : start + 65536]).all(1)
+        if bad.any():
+            row = start + int(bad.nonzero()[0])
+            raise InputError(f"{source}: row {row} of the embedding table holds NaN or infinity")
+    return table

@@ -1,0 +1,252 @@
+"""Stage 3: train SAT, pooler and classifier (and the anchors) on labelled texts; one plain loop.
+
+Every step draws its noise from (seed, step) and every epoch its order from (seed, epoch), so a resumed run
+is the run that was interrupted.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from ade.batching import Encoded, encode, shuffled_batches
+from ade.checkpoints import Existing, RunFolder
+from ade.codebook import Codebook
+from ade.data import Dataset
+from ade.distillation import resolve_device
+from ade.errors import InputError
+from ade.inference import Classifier, predict_logits
+from ade.model import AdeForSequenceClassification
+from ade.progress import Report, silent
+from ade.settings import STRONG, Architecture, TrainingSettings
+
+CLIP = 1.0  # largest norm of the gradient
+EVALUATIONS = 20  # looks at the dev split in a run
+PATIENCE = 8  # looks without a better one before the run stops early
+DEV_SHARE, DEV_ROWS = 0.05, 2000  # what is held back from train where no dev split is given
+
+
+@dataclass
+class _Run:
+    """A run between two steps: what it works on, and where it stands."""
+
+    settings: TrainingSettings
+    accelerator: Accelerator
+    classifier: Classifier
+    wrapped: nn.Module  # the same model as accelerate runs it
+    optimizer: torch.optim.AdamW
+    texts: Encoded
+    labels: Tensor  # (n,) on the device
+    dev_texts: Encoded
+    dev_labels: np.ndarray
+    total: int  # steps in all
+    step: int = 0  # steps done
+    best: float = 0.0  # accuracy on dev
+    kept: float = 0.0  # accuracy on dev of the weights that are kept
+    stale: int = 0  # looks at dev since they were
+    kept_weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+def train(
+    codebook: Codebook,
+    data: Dataset,
+    dev: Dataset | None = None,
+    settings: TrainingSettings = STRONG,
+    architecture: Architecture | None = None,
+    out: str | Path | None = None,
+    existing: Existing = "refuse",
+    report: Report = silent,
+) -> Classifier:
+    """Train a classifier on a codebook and return it as it was at its best on the dev split.
+
+    Without `dev`, one is taken from the training rows. With `out`, checkpoints are kept in that folder and the
+    finished model is written there; `existing` says what to do with an earlier run in it.
+    """
+    if len(np.unique(data.labels)) < 2:
+        raise InputError(f"training needs at least two classes, the data has {len(np.unique(data.labels))}")
+    if dev is None:
+        data, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), settings.seed)
+    architecture = architecture or Architecture()
+    run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
+    folder = None
+    if out is not None and run.accelerator.is_main_process:
+        folder = RunFolder(Path(out), _identity(run, codebook, architecture), existing)
+        if folder.finished:
+            return Classifier.load(out, settings.device)
+    if out is not None and existing == "resume":
+        run.accelerator.wait_for_everyone()
+        _restore(run, folder or RunFolder(Path(out), _identity(run, codebook, architecture), existing))
+    _loop(run, folder, report)
+    if folder is not None:
+        folder.finish(run.classifier, {"dev_accuracy": run.kept, "steps": run.step})
+    return run.classifier
+
+
+def _prepare(
+    codebook: Codebook,
+    data: Dataset,
+    dev: Dataset,
+    settings: TrainingSettings,
+    architecture: Architecture,
+    report: Report,
+) -> _Run:
+    device = resolve_device(settings.device)
+    narrow = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    accelerator = Accelerator(mixed_precision="bf16" if narrow else "no", cpu=device.type == "cpu")
+    texts = encode(codebook.tokenizer, data.texts, architecture.max_tokens, report)
+    settings = fitted(settings, len(data.names), float(texts.lengths.mean()))
+    torch.manual_seed(settings.seed)
+    noise = {name: getattr(settings, name) for name in ("dropout", "token_dropout", "position_scale")}
+    model = AdeForSequenceClassification.from_codebook(codebook, data.names, architecture, **noise)
+    model.ade.embedding.anchors.requires_grad_(settings.train_anchors)
+    model.ade.embedding.weights.requires_grad_(settings.train_weights)
+    model.to(accelerator.device)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    adamw = torch.optim.AdamW(trained, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    wrapped, optimizer = accelerator.prepare(model, adamw)
+    return _Run(
+        settings, accelerator, Classifier(model, codebook.tokenizer), wrapped, optimizer,
+        texts.to(accelerator.device), torch.from_numpy(data.labels).to(accelerator.device),
+        encode(codebook.tokenizer, dev.texts, architecture.max_tokens).to(accelerator.device), dev.labels,
+        total=settings.steps or max(1, round(settings.epochs * len(texts) / settings.batch_size)),
+    )  # fmt: skip
+
+
+def fitted(settings: TrainingSettings, classes: int, mean_length: float) -> TrainingSettings:
+    """The settings fitted to a data set: many classes bear a higher rate, short texts less token dropout."""
+    if not settings.fit_to_data:
+        return settings
+    return replace(
+        settings,
+        learning_rate=settings.learning_rate * (classes / 4) ** 0.5,
+        token_dropout=settings.token_dropout * min(1.0, mean_length / 40),
+    )
+
+
+def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
+    """Linear warm-up (never more than a tenth of the run), then linear decay to 0."""
+    warmup = min(settings.warmup_steps, max(1, total // 10))
+    return settings.learning_rate * min((step + 1) / warmup, (total - step) / max(1, total - warmup))
+
+
+def _batches(run: _Run) -> Iterator[np.ndarray]:
+    """Row numbers of one step after another, from the step the run stands at."""
+    per_epoch = -(-len(run.texts) // run.settings.batch_size)
+    while True:
+        epoch, done = divmod(run.step, per_epoch)
+        yield from shuffled_batches(run.texts.lengths, run.settings.batch_size, run.settings.seed * 7919 + epoch)[done:]
+
+
+def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
+    every = max(1, run.total // EVALUATIONS)
+    seen, began, sums = 0, time.perf_counter(), torch.zeros(2, device=run.accelerator.device)  # loss, hits
+    figures: dict[str, float] = {}
+    for rows in _batches(run):
+        if run.step >= run.total or run.stale >= PATIENCE:
+            break
+        sums += _step(run, rows)
+        seen += len(rows)
+        run.step += 1
+        look = run.step % every == 0 or run.step == run.total
+        if run.step % 20 == 0 or look:
+            loss, hits = (sums / seen).tolist()
+            figures |= {"loss": loss, "accuracy": hits, "rate": seen / (time.perf_counter() - began)}
+            report("train", run.step, run.total, figures)
+        if look:
+            figures |= {"step": run.step, "dev_accuracy": _look(run), "best": run.best}
+            if folder is not None:
+                folder.log(figures)
+                progress = {"step": run.step, "best": run.best, "kept": run.kept, "stale": run.stale}
+                folder.save(progress, _state(run), run.kept_weights if run.stale == 0 else None)
+            seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
+    model = run.accelerator.unwrap_model(run.wrapped, keep_fp32_wrapper=False)
+    model.load_state_dict(run.kept_weights, strict=False)
+    model.eval()
+
+
+def _step(run: _Run, rows: np.ndarray) -> Tensor:
+    """One optimizer step; several processes share the rows of a batch. Returns summed loss and hits, on the device."""
+    world, rank = run.accelerator.num_processes, run.accelerator.process_index
+    rows = rows[rank::world] if len(rows) >= world else rows
+    torch.manual_seed((run.settings.seed * 1_000_003 + run.step) * world + rank)
+    rate = learning_rate(run.step, run.total, run.settings)
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    run.wrapped.train()
+    ids, mask = run.texts.padded(rows)
+    labels = run.labels[torch.from_numpy(rows).to(run.labels.device, non_blocking=True)]
+    output = run.wrapped(ids, mask, labels)
+    run.optimizer.zero_grad()
+    run.accelerator.backward(output.loss)
+    run.accelerator.clip_grad_norm_(run.wrapped.parameters(), CLIP)
+    run.optimizer.step()
+    hits = (output.logits.detach().argmax(1) == labels).sum()
+    return torch.stack([output.loss.detach() * len(rows), hits]) * world  # (2,)
+
+
+def _look(run: _Run) -> float:
+    """Accuracy on the dev split; the weights are kept unless an earlier look was better beyond chance.
+
+    A few rows more or less on a small split say nothing, and the rate falls towards 0, so of looks within one
+    standard error of the best the last is the one to keep.
+    """
+    accuracy = float((predict_logits(run.classifier.model, run.dev_texts).argmax(1) == run.dev_labels).mean())
+    run.best = max(run.best, accuracy)
+    run.stale += 1
+    if accuracy >= run.best - (run.best * (1 - run.best) / len(run.dev_labels)) ** 0.5:
+        run.stale, run.kept = 0, accuracy
+        run.kept_weights = {name: p.detach().clone() for name, p in _trained(run)}
+    return accuracy
+
+
+def _trained(run: _Run) -> list[tuple[str, Tensor]]:
+    return [(name, p) for name, p in run.classifier.model.named_parameters() if p.requires_grad]
+
+
+def _state(run: _Run) -> dict[str, Tensor]:
+    """Everything a step changes: the trained parameters and AdamW's moments of them."""
+    state = {f"value.{name}": p.detach() for name, p in _trained(run)}
+    for name, parameter in _trained(run):
+        state |= {f"{kind}.{name}": moment for kind, moment in run.optimizer.state[parameter].items()}
+    return state
+
+
+@torch.no_grad()
+def _restore(run: _Run, folder: RunFolder) -> None:
+    loaded = folder.load()
+    if loaded is None:
+        return
+    progress, state, best = loaded
+    run.step, run.best, run.kept, run.stale = (progress[name] for name in ("step", "best", "kept", "stale"))
+    run.kept_weights = {name: tensor.to(run.accelerator.device) for name, tensor in best.items()}
+    for name, parameter in _trained(run):
+        parameter.copy_(state[f"value.{name}"])
+        run.optimizer.state[parameter] = {
+            kind: state[f"{kind}.{name}"].to(run.accelerator.device) for kind in ("step", "exp_avg", "exp_avg_sq")
+        }
+
+
+def _identity(run: _Run, codebook: Codebook, architecture: Architecture) -> dict[str, object]:
+    """What makes two runs the same run."""
+    digest = hashlib.sha256()
+    for array in (
+        run.texts.ids.cpu().numpy(),
+        run.labels.cpu().numpy(),
+        run.dev_texts.ids.cpu().numpy(),
+        run.dev_labels,
+    ):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    settings = {name: value for name, value in asdict(run.settings).items() if name != "device"}
+    codes = hashlib.sha256(codebook.weights.numpy().tobytes() + codebook.anchors.numpy().tobytes())
+    return {
+        **settings,
+        **asdict(architecture),
+        "data": digest.hexdigest()[:16],
+        "codebook": codes.hexdigest()[:16],
+    }

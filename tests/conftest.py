@@ -1,0 +1,114 @@
+"""Small real things to test on: a word tokenizer, ragged codebooks, a teacher folder, data a model can learn."""
+
+import csv
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from ade import cli
+from ade.codebook import Codebook
+from ade.data import Dataset
+from ade.teachers import Teacher
+
+torch.set_num_threads(1)  # several workers share the cores
+os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start
+settings.register_profile("ade", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("ade")
+
+WORDS = {
+    "sport": ["goal", "match", "team", "league", "coach", "score"],
+    "money": ["bank", "market", "profit", "share", "trade", "price"],
+    "space": ["orbit", "rocket", "comet", "planet", "probe", "lunar"],
+}
+FILLER = ["the", "a", "of", "and", "in", "it", "was", "is", "on", "for", "that", "with"]
+
+
+def word_tokenizer(words: list[str]) -> Tokenizer:
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def ragged_codebook(counts: list[int], anchors: int = 12, dim: int = 8, seed: int = 0) -> Codebook:
+    """A codebook with exactly these k_i; each token's anchors are distinct."""
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.nn.functional.normalize(torch.randn(anchors, dim, generator=generator), dim=1)
+    indices = torch.cat([torch.randperm(anchors, generator=generator)[:k] for k in counts])
+    weights = torch.randn(len(indices), generator=generator)
+    tokenizer = word_tokenizer([f"w{i}" for i in range(max(0, len(counts) - 2))])
+    return Codebook.from_pairs(table, indices, weights, torch.tensor(counts), tokenizer)
+
+
+def topic_texts(rows: int, seed: int) -> tuple[list[str], list[str]]:
+    generator = np.random.default_rng(seed)
+    texts, labels = [], []
+    for _ in range(rows):
+        label = str(generator.choice(list(WORDS)))
+        words = [*generator.choice(WORDS[label], 2), *generator.choice(FILLER, int(generator.integers(2, 9)))]
+        texts.append(" ".join(generator.permutation(words)))
+        labels.append(label)
+    return texts, labels
+
+
+@pytest.fixture(scope="session")
+def topics() -> Dataset:
+    texts, labels = topic_texts(600, 0)
+    names = tuple(sorted(WORDS))
+    return Dataset(texts, np.array([names.index(label) for label in labels]), names)
+
+
+@pytest.fixture(scope="session")
+def topic_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("topics")
+    for split, rows, seed in (("train", 400, 0), ("test", 100, 1)):
+        with open(folder / f"{split}.csv", "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            writer.writerows(zip(*topic_texts(rows, seed), strict=True))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def teacher() -> Teacher:
+    words = [word for group in WORDS.values() for word in group] + FILLER
+    tokenizer = word_tokenizer(words)
+    table = torch.randn(tokenizer.get_vocab_size(), 16, generator=torch.Generator().manual_seed(1))
+    return Teacher("tiny", table, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def teacher_folder(teacher, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    save_file({"weight": teacher.table}, folder / "embeddings.safetensors")
+    teacher.tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def codebook(teacher) -> Codebook:
+    from ade.distillation import distill
+    from ade.settings import DistillationSettings
+
+    return distill(teacher, DistillationSettings(anchors=10, pairs=3))
+
+
+@pytest.fixture
+def ade(monkeypatch, capsys):
+    """Run the command line as a shell would; gives exit status, stdout and stderr."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ade", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(stopped.value.code or 0), captured.out, captured.err
+
+    return run

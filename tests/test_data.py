@@ -1,0 +1,127 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from ade import data
+from ade.data import Dataset, has_split, load_dataset
+from ade.errors import InputError
+
+ROWS = [("a b, c", "x"), ('say "hi"', "y"), ("two\nlines", "x"), ("", "y")]
+
+
+def _write(path, kind):
+    if kind in ("csv", "tsv"):
+        separator = "," if kind == "csv" else "\t"
+        quoted = ['"{}"{}{}'.format(text.replace('"', '""'), separator, label) for text, label in ROWS]
+        path.write_text("\n".join([f"text{separator}label", *quoted]) + "\n")
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in ROWS))
+    else:
+        pyarrow.parquet.write_table(pa.table({"text": [t for t, _ in ROWS], "label": [y for _, y in ROWS]}), path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_kind_of_file_reads_the_same(kind, tmp_path):
+    _write(tmp_path / f"train.{kind}", kind)
+    for source in (tmp_path / f"train.{kind}", tmp_path):
+        found = load_dataset(source)
+        assert list(found.texts) == [text for text, _ in ROWS]
+        assert found.names == ("x", "y")
+        assert found.labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_large_files_are_memory_mapped(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "IN_MEMORY", 0)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    _write(tmp_path / f"train.{kind}", kind)
+    found = load_dataset(tmp_path / f"train.{kind}")
+    assert list(found.texts) == [text for text, _ in ROWS]
+    assert found.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_classic_layout(tmp_path):
+    (tmp_path / "train.csv").write_text('"3","Title","Some ""text""\nhere"\n"1","","No title"\n')
+    (tmp_path / "classes.txt").write_text("World\nSports\nBusiness\n")
+    found = load_dataset(tmp_path)
+    assert list(found.texts) == ['Title Some "text"\nhere', "No title"]
+    assert [found.names[i] for i in found.labels] == ["Business", "World"]
+    (tmp_path / "classes.txt").unlink()
+    assert load_dataset(tmp_path).names == ("1", "2", "3")
+
+
+def test_column_names_can_be_set(tmp_path):
+    (tmp_path / "d.csv").write_text("id,body,kind\n1,hello,a\n2,world,b\n")
+    found = load_dataset(tmp_path / "d.csv", text_column="body", label_column="kind")
+    assert list(found.texts) == ["hello", "world"]
+
+
+def test_numeric_labels_keep_their_order(tmp_path):
+    (tmp_path / "d.csv").write_text("text,label\n" + "".join(f"t{i},{i}\n" for i in (10, 9, 2, 1)))
+    assert load_dataset(tmp_path / "d.csv").names == ("1", "2", "9", "10")
+
+
+def test_splits_of_a_folder(tmp_path):
+    _write(tmp_path / "train.csv", "csv")
+    _write(tmp_path / "validation.csv", "csv")
+    assert has_split(tmp_path, "dev")
+    assert not has_split(tmp_path, "test")
+    assert len(load_dataset(tmp_path, "dev")) == 4
+    with pytest.raises(InputError, match="has no test file"):
+        load_dataset(tmp_path, "test")
+
+
+def test_the_embedded_glosses():
+    train, test = load_dataset("wordnet"), load_dataset("wordnet", "test")
+    assert len(train) + len(test) == 82_064
+    assert len(train.names) == 25
+    assert "Tops" not in train.names
+    assert len(test) == 8206
+    assert np.bincount(train.labels).min() > 10
+    again = load_dataset("wordnet", "test")
+    assert again.texts == test.texts  # the split is the same every time
+
+
+def test_split_keeps_every_class_on_both_sides():
+    labels = np.array([0] * 97 + [1] * 2 + [2])
+    rows, held = Dataset([str(i) for i in range(100)], labels, ("a", "b", "c")).split(0.1, seed=3)
+    assert len(rows) + len(held) == 100
+    assert not set(rows.texts) & set(held.texts)
+    assert np.bincount(held.labels, minlength=3).tolist() == [10, 1, 0]  # a single row stays in train
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "", "empty"),
+        ("a.csv", "text,label\n", "no rows"),
+        ("a.csv", "words,label\nhi,x\n", "no column 'text'"),
+        ("a.csv", "text,label\na,b,c,d\n", "not readable as csv"),
+        ("a.jsonl", '{"text": "a"', "not readable as json"),
+        ("a.jsonl", '{"text": "a", "label": null}\n', "no label"),
+        ("a.xml", "<a/>", "unknown kind of file"),
+        ("a.parquet", "not parquet at all", "not readable as parquet"),
+    ],
+)
+def test_bad_files_are_one_clear_error(name, content, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        load_dataset(tmp_path / name)
+
+
+def test_missing_and_binary_files(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        load_dataset(tmp_path / "nothing.csv")
+    (tmp_path / "b.csv").write_bytes(b"text,label\n\xff\xfe\x00,x\n")
+    with pytest.raises(InputError, match=r"b\.csv"):
+        load_dataset(tmp_path / "b.csv")
+
+
+def test_unknown_labels_are_named(topics):
+    with pytest.raises(InputError, match="not trained on: sport"):
+        topics.relabelled(["money", "space"])
+    turned = topics.relabelled(["sport", "space", "money"])
+    assert [turned.names[i] for i in turned.labels] == [topics.names[i] for i in topics.labels]

@@ -1,0 +1,162 @@
+import dataclasses
+
+import pytest
+import torch
+from conftest import word_tokenizer
+from torch.nn import functional as F
+
+from ade.distillation import count_tokens, distill, pursue, resolve_device
+from ade.errors import InputError
+from ade.settings import DistillationSettings
+from ade.teachers import Teacher
+
+
+def planted(tokens=400, anchors=20, dim=16, pairs=3, seed=0):
+    """A table that a codebook of this shape can express exactly."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = F.normalize(torch.randn(anchors, dim, generator=generator), dim=1)
+    chosen = torch.stack([torch.randperm(anchors, generator=generator)[:pairs] for _ in range(tokens)])
+    weights = torch.randn(tokens, pairs, generator=generator).sign() * (
+        0.5 + torch.rand(tokens, pairs, generator=generator)
+    )
+    table = torch.einsum("nk,nkd->nd", weights, directions[chosen])
+    return Teacher("planted", table, word_tokenizer([f"w{i}" for i in range(tokens - 2)]))
+
+
+def slow_pursuit(row, anchors, pairs):
+    """Orthogonal matching pursuit of one row by the book, in float64."""
+    row, anchors = row.double(), anchors.double()
+    chosen, residual = [], row
+    for _ in range(pairs):
+        scores = (anchors @ residual).abs()
+        scores[chosen] = -1
+        chosen.append(int(scores.argmax()))
+        weights = torch.linalg.lstsq(anchors[chosen].T, row.unsqueeze(1)).solution[:, 0]
+        residual = row - weights @ anchors[chosen]
+    return chosen, weights, float(F.cosine_similarity(row - residual, row, dim=0))
+
+
+def test_pursuit_is_orthogonal_matching_pursuit():
+    generator = torch.Generator().manual_seed(4)
+    anchors = F.normalize(torch.randn(30, 12, generator=generator), dim=1)
+    rows = F.normalize(torch.randn(50, 12, generator=generator), dim=1)
+    indices, weights, cosine = pursue(rows @ anchors.T, anchors @ anchors.T, 5)
+    for i, row in enumerate(rows):
+        chosen, expected, reached = slow_pursuit(row, anchors, 5)
+        assert indices[i].tolist() == chosen
+        torch.testing.assert_close(weights[i].double(), expected, rtol=1e-2, atol=1e-2)
+        assert float(cosine[i]) == pytest.approx(reached, abs=1e-3)
+
+
+@pytest.mark.parametrize(("solver", "least"), [("pursuit", 0.93), ("gradient", 0.75)])
+def test_both_solvers_recover_a_planted_codebook(solver, least):
+    settings = DistillationSettings(anchors=20, pairs=3, solver=solver, rounds=30 if solver == "pursuit" else 300)
+    book = distill(planted(), settings)
+    cosine = F.cosine_similarity(book.rows(), planted().table, dim=1)
+    assert float(cosine.mean()) > least
+    assert book.about["cosine"] == pytest.approx(float(cosine.mean()), abs=1e-4)
+    assert book.about["cosine_p5"] == pytest.approx(float(torch.quantile(cosine, 0.05)), abs=1e-3)
+    assert book.about["dead_anchors"] == 0
+    torch.testing.assert_close(book.anchors.norm(dim=1), torch.ones(20))
+
+
+def test_more_rounds_and_more_anchors_fit_better():
+    def cosine(**changes):
+        return distill(planted(), dataclasses.replace(DistillationSettings(anchors=16, pairs=3), **changes)).about[
+            "cosine"
+        ]
+
+    assert cosine(rounds=8) > cosine(rounds=1)
+    assert cosine(anchors=40) > cosine(anchors=16) + 0.02
+    assert cosine(pairs=5) > cosine(pairs=2) + 0.02
+
+
+def test_the_same_seed_gives_the_same_codebook():
+    first, second, other = (distill(planted(), DistillationSettings(anchors=16, pairs=3, seed=s)) for s in (1, 1, 2))
+    assert torch.equal(first.weights, second.weights)
+    assert torch.equal(first.indices, second.indices)
+    assert not torch.equal(first.anchors, other.anchors)
+
+
+def test_no_anchor_is_left_unused_even_on_a_degenerate_table():
+    table = torch.randn(5, 8).repeat(40, 1) + 1e-3 * torch.randn(200, 8)  # five words, forty times each
+    teacher = Teacher("copies", table, word_tokenizer([f"w{i}" for i in range(198)]))
+    book = distill(teacher, DistillationSettings(anchors=40, pairs=2))
+    assert book.about["dead_anchors"] == 0
+    assert len(book.indices.unique()) == 40
+
+
+def test_threshold_gives_each_token_its_own_cardinality():
+    book = distill(planted(), DistillationSettings(anchors=30, pairs=6, threshold=0.3))
+    assert 1 <= int(book.counts.min()) < int(book.counts.max()) <= 6
+    for token in range(0, 400, 37):
+        weights = book.pairs_of(token)[1]
+        assert len(weights) == 1 or float(weights.abs().min()) >= 0.3
+
+
+@pytest.mark.parametrize("solver", ["pursuit", "gradient"])
+def test_unsigned_weights(solver):
+    settings = DistillationSettings(anchors=16, pairs=3, signed=False, solver=solver, rounds=4)
+    book = distill(planted(), settings)
+    assert float(book.weights.min()) >= 0
+    assert book.about["cosine"] > 0.3
+
+
+def test_a_row_of_zeros_does_no_harm():
+    teacher = planted()
+    table = teacher.table.clone()
+    table[3] = 0
+    book = distill(Teacher("zero", table, teacher.tokenizer), DistillationSettings(anchors=16, pairs=3))
+    assert torch.isfinite(book.weights).all()
+    assert int(book.counts[3]) == 1
+
+
+def test_frequencies_favour_the_frequent():
+    teacher = Teacher("noise", torch.randn(300, 16, generator=torch.Generator().manual_seed(0)), planted(300).tokenizer)
+    frequencies = torch.zeros(300)
+    frequencies[:30] = 1000
+    settings = DistillationSettings(anchors=16, pairs=2)
+    plain = F.cosine_similarity(distill(teacher, settings).rows(), teacher.table)[:30].mean()
+    weighted = F.cosine_similarity(distill(teacher, settings, frequencies).rows(), teacher.table)[:30].mean()
+    assert float(weighted) > float(plain) + 0.05
+
+
+def test_tokens_are_counted():
+    tokenizer = word_tokenizer(["a", "b"])
+    counts = count_tokens(tokenizer, ["a a b", "b zzz"] * 3000, 4)
+    assert counts.tolist() == [0, 3000, 6000, 6000]
+
+
+def test_sampled_rows_still_fit_the_whole_table():
+    """More than 256 rows an anchor: anchors come from a sample, pairs are found for all."""
+    book = distill(planted(tokens=4000, anchors=8, pairs=2), DistillationSettings(anchors=8, pairs=2))
+    assert book.vocabulary == 4000
+    assert book.about["cosine"] > 0.85
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"anchors": 401}, "401 anchors, but the teacher has only 400 tokens"),
+        ({"anchors": 10, "pairs": 11}, "pairs must lie between 1 and the 10 anchors"),
+        ({"anchors": 10, "pairs": 0}, "pairs must lie between"),
+        ({"anchors": 10, "pairs": 2, "device": "tpu9"}, "unknown device"),
+    ],
+)
+def test_impossible_settings(changes, message):
+    with pytest.raises(InputError, match=message):
+        distill(planted(), DistillationSettings(**changes))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a GPU can refuse one")
+def test_a_missing_gpu_is_said():
+    with pytest.raises(InputError, match="no GPU"):
+        resolve_device("cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_finds_the_same_quality():
+    on = [
+        distill(planted(), DistillationSettings(anchors=16, pairs=3, device=d)).about["cosine"] for d in ("cpu", "cuda")
+    ]
+    assert on[0] == pytest.approx(on[1], abs=0.01)

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+import torch
+from conftest import ragged_codebook
+from test_paper import small_model
+
+from ade.batching import encode
+from ade.errors import InputError
+from ade.inference import Classifier, predict_logits
+
+
+@pytest.fixture
+def classifier():
+    return Classifier(small_model(), ragged_codebook([1, 3, 2, 4, 1, 5]).tokenizer)
+
+
+def test_one_text_or_many_in_order(classifier):
+    texts = ["w0 w1", "w3", "w2 w2 w1 w0", "w1 w0"] * 30
+    many = classifier.predict_proba(texts)
+    assert many.shape == (120, 3)
+    np.testing.assert_allclose(many.sum(1), 1, rtol=1e-6)
+    for i in (0, 1, 2, 77):
+        np.testing.assert_allclose(classifier.predict_proba(texts[i]), many[i], rtol=1e-5, atol=1e-6)
+    labels = classifier.predict(texts)
+    assert labels == [classifier.names[i] for i in many.argmax(1)]
+    assert classifier.predict(texts[1]) == labels[1]
+    assert len(set(labels)) > 1
+
+
+def test_empty_and_very_long_texts(classifier):
+    chances = classifier.predict_proba(["", "w1 " * 5000, "   ", "w1 " * 512])
+    assert np.isfinite(chances).all()
+    np.testing.assert_array_equal(chances[0], chances[2])
+    np.testing.assert_allclose(chances[1], chances[3], rtol=1e-5)  # cut to the model's 512 tokens
+    assert classifier.predict([]) == []
+
+
+def test_a_stream_of_any_length_keeps_its_order(classifier):
+    texts = [f"w{i % 4} w{i % 3}" for i in range(9000)]
+    streamed = list(classifier.stream(iter(texts)))
+    assert [label for label, _ in streamed] == classifier.predict(texts)
+    assert streamed[8999][1] == pytest.approx(classifier.predict_proba(texts[8999]).max(), abs=1e-6)
+
+
+def test_logits_are_the_models(classifier):
+    texts = ["w0 w1 w2", "w3", "w2 w2"]
+    found = predict_logits(classifier.model, encode(classifier.tokenizer, texts, 512))
+    for text, row in zip(texts, found, strict=True):
+        ids = torch.tensor([classifier.tokenizer.encode(text).ids])
+        np.testing.assert_allclose(classifier.model(ids).logits.detach().numpy()[0], row, rtol=1e-5, atol=1e-5)
+
+
+def test_save_and_load(classifier, tmp_path):
+    classifier.save(tmp_path / "model")
+    loaded = Classifier.load(tmp_path / "model", "cpu")
+    assert loaded.names == ("a", "b", "c")
+    texts = ["w0 w1", "w3 w3 w1", ""]
+    np.testing.assert_array_equal(loaded.predict_proba(texts), classifier.predict_proba(texts))
+    with pytest.raises(InputError, match="--overwrite"):
+        classifier.save(tmp_path / "model")
+
+
+def test_bad_folders(classifier, tmp_path):
+    with pytest.raises(InputError, match="not a model folder"):
+        Classifier.load(tmp_path / "nothing")
+    classifier.save(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: len(weights.read_bytes()) // 2])
+    with pytest.raises(InputError, match="not a readable ADE model"):
+        Classifier.load(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match="model"):
+        Classifier.load(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match=r"no tokenizer\.json"):
+        Classifier.load(tmp_path / "model")

@@ -1,0 +1,140 @@
+import json
+
+import pytest
+import torch
+from conftest import ragged_codebook
+from hypothesis import given
+from hypothesis import strategies as st
+from test_paper import lively, small_model
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from ade.errors import InputError
+from ade.inference import Classifier
+from ade.model import AdeConfig, AdeForSequenceClassification, AdeModel
+from ade.settings import Architecture
+
+IDS = torch.tensor([[3, 1, 5, 2], [4, 0, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_a_reloaded_model_gives_the_same_answers(attend, tmp_path):
+    model = small_model(attend)
+    model.save_pretrained(tmp_path)
+    for loaded in (
+        AdeForSequenceClassification.from_pretrained(tmp_path),
+        AutoModelForSequenceClassification.from_pretrained(tmp_path),
+    ):
+        assert torch.equal(loaded.eval()(IDS, MASK).logits, model(IDS, MASK).logits)
+        assert loaded.config.id2label == {0: "a", 1: "b", 2: "c"}
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert isinstance(config, AdeConfig)
+    assert config.attend == attend
+
+
+def test_auto_model_gives_token_vectors(tmp_path):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(tmp_path).eval()
+    assert isinstance(base, AdeModel)
+    states = base(IDS, MASK).last_hidden_state
+    assert states.shape == (2, 4, 8)
+    assert torch.equal(states, model.ade.states(IDS, MASK.bool())[0])
+
+
+def test_a_model_folder_is_complete(tmp_path):
+    model = small_model()
+    Classifier(model, ragged_codebook([1, 3, 2, 4, 1, 5]).tokenizer).save(tmp_path / "model")
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer("w0 w3 zzz")["input_ids"] == [2, 5, 1]
+    assert tokenizer.pad_token == "[PAD]"
+    batch = tokenizer(["w0 w1", "w2"], padding=True, return_tensors="pt")
+    logits = model(batch["input_ids"], batch["attention_mask"]).logits
+    again = model(torch.tensor([[4]])).logits
+    torch.testing.assert_close(logits[1:], again, rtol=1e-5, atol=1e-5)
+
+
+@given(
+    counts=st.lists(st.integers(1, 12), min_size=3, max_size=10),
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    attend=st.sampled_from(["tokens", "anchors", "gated"]),
+)
+def test_ragged_codebooks_and_texts_one_by_one(counts, lengths, attend):
+    model = lively(
+        AdeForSequenceClassification.from_codebook(ragged_codebook(counts), "ab", Architecture(attend=attend, heads=2))
+    ).double()
+    ids = torch.randint(len(counts), (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(sum(counts)))
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    together = model(ids, mask).logits
+    alone = torch.cat([model(row[:length].unsqueeze(0)).logits for row, length in zip(ids, lengths, strict=True)])
+    torch.testing.assert_close(together, alone, rtol=1e-8, atol=1e-8)
+
+
+def test_sat_off_has_no_context():
+    """Without SAT a token's vector does not depend on its neighbours; with SAT it does."""
+    for sat in (True, False):
+        model = small_model(sat=sat)
+        first = model.ade(torch.tensor([[3, 1]])).last_hidden_state[0, 0]
+        second = model.ade(torch.tensor([[3, 5]])).last_hidden_state[0, 0]
+        assert torch.equal(first, second) is not sat
+
+
+def test_positions_tell_order():
+    for positions, differs in (("grouped", True), ("none", False)):
+        model = small_model(positions=positions)
+        first, second = model(torch.tensor([[3, 1, 5]])).logits, model(torch.tensor([[5, 1, 3]])).logits
+        assert (not torch.allclose(first, second, atol=1e-5)) is differs
+
+
+def test_grouped_positions_are_not_the_same_as_one_each():
+    grouped, each = small_model("anchors"), small_model("anchors", positions="each")
+    each.load_state_dict(grouped.state_dict())
+    assert not torch.allclose(grouped(IDS, MASK).logits, each(IDS, MASK).logits, atol=1e-3)
+
+
+def test_token_dropout_hides_tokens_only_while_training():
+    model = small_model()
+    model.config.token_dropout, model.ade.dropout.p, model.dropout.p = 0.9, 0.0, 0.0
+    torch.manual_seed(0)
+    draws = [model.train()(IDS, MASK).logits for _ in range(20)]
+    assert len({tuple(draw[0].tolist()) for draw in draws}) > 3
+    assert len({tuple(draw[1].tolist()) for draw in draws}) == 1  # a text of one token keeps it
+    model.eval()
+    assert torch.equal(model(IDS, MASK).logits, model(IDS, MASK).logits)
+
+
+def test_the_loss_is_cross_entropy():
+    model = small_model()
+    labels = torch.tensor([2, 0])
+    output = model(IDS, MASK, labels)
+    assert output.loss.item() == pytest.approx(-output.logits.log_softmax(1)[[0, 1], labels].mean().item(), rel=1e-5)
+
+
+def test_impossible_shapes_are_refused():
+    with pytest.raises(InputError, match="dimension 8 is not divisible by 3 heads"):
+        AdeForSequenceClassification.from_codebook(ragged_codebook([1, 1]), "ab", Architecture(heads=3))
+    with pytest.raises(InputError, match="attend must be one of"):
+        AdeConfig(attend="letters")
+    with pytest.raises(InputError, match="positions must be one of"):
+        AdeConfig(positions="some")
+
+
+def test_weights_on_disk_are_the_sparse_record(tmp_path):
+    """No dense table hides in the file: indices in two bytes, counts in one."""
+    model = AdeForSequenceClassification.from_codebook(ragged_codebook([4] * 3000, anchors=50, dim=16), "ab")
+    model.save_pretrained(tmp_path)
+    sparse = 3000 * 4 * (2 + 4) + 3000 + 50 * 16 * 4
+    dense_parts = 4 * (4 * (16 * 16 + 16) + 2 * 16 + 17 + 34)
+    assert (tmp_path / "model.safetensors").stat().st_size < 1.05 * (sparse + dense_parts)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "ade"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_the_gpu_agrees_with_the_cpu(attend):
+    model = small_model(attend)
+    expected = model(IDS, MASK).logits
+    found = model.cuda()(IDS.cuda(), MASK.cuda()).logits.cpu()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,184 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ade import checkpoints, training
+from ade.checkpoints import BEST, DONE, LAST, METRICS
+from ade.data import Dataset
+from ade.errors import InputError
+from ade.evaluation import evaluate
+from ade.inference import Classifier
+from ade.settings import PAPER, PRESETS, STRONG, Architecture
+from ade.training import fitted, learning_rate, train
+
+QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, device="cpu")
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_it_learns(attend, codebook, topics):
+    rows, held = topics.split(0.25, seed=0)
+    classifier = train(codebook, rows, settings=replace(QUICK, steps=400), architecture=Architecture(attend=attend))
+    assert evaluate(classifier, held).accuracy > 0.9
+
+
+def test_presets_are_the_papers_and_ours():
+    assert (PAPER.learning_rate, PAPER.batch_size, PAPER.warmup_steps, PAPER.epochs) == (2e-5, 32, 500, 8)
+    assert PAPER.train_anchors
+    assert not PAPER.train_weights
+    assert set(PRESETS) == {"paper", "strong"}
+
+
+def test_settings_fit_themselves_to_the_data():
+    settings = fitted(STRONG, classes=16, mean_length=20)
+    assert settings.learning_rate == pytest.approx(2 * STRONG.learning_rate)
+    assert settings.token_dropout == pytest.approx(STRONG.token_dropout / 2)
+    assert fitted(PAPER, classes=16, mean_length=20) == PAPER
+
+
+def test_learning_rate_rises_then_falls_to_zero():
+    rates = [learning_rate(step, 100, replace(QUICK, warmup_steps=10)) for step in range(100)]
+    assert rates[9] == max(rates) == QUICK.learning_rate
+    assert rates[0] == pytest.approx(QUICK.learning_rate / 10)
+    assert 0 < rates[99] < 0.02 * QUICK.learning_rate
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+def test_the_same_seed_gives_the_same_model(codebook, topics):
+    first, second, other = (train(codebook, topics, settings=replace(QUICK, seed=s)) for s in (1, 1, 2))
+    for one, two in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert not torch.equal(first.model.classifier.weight, other.model.classifier.weight)
+
+
+@pytest.mark.parametrize(("anchors", "weights"), [(True, False), (False, True), (False, False)])
+def test_what_is_frozen_does_not_move(anchors, weights, codebook, topics):
+    settings = replace(QUICK, steps=20, train_anchors=anchors, train_weights=weights)
+    before = training.AdeForSequenceClassification.from_codebook(codebook, topics.names).ade.embedding
+    after = train(codebook, topics, settings=settings).model.ade.embedding
+    assert torch.equal(before.anchors, after.anchors) is not anchors
+    assert torch.equal(before.weights, after.weights) is not weights
+
+
+class Stop(Exception):
+    pass
+
+
+def _interrupt(monkeypatch, after):
+    """Make the run die right after its n-th checkpoint."""
+    save, calls = checkpoints.RunFolder.save, []
+
+    def counted(self, *arguments):
+        save(self, *arguments)
+        calls.append(1)
+        if len(calls) == after:
+            raise Stop
+
+    monkeypatch.setattr(checkpoints.RunFolder, "save", counted)
+
+
+@pytest.mark.parametrize("attend", ["tokens", "gated"])
+def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(attend, codebook, topics, tmp_path, monkeypatch):
+    shape = Architecture(attend=attend)
+    whole = train(codebook, topics, None, QUICK, shape, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        _interrupt(patch, after=7)
+        with pytest.raises(Stop):
+            train(codebook, topics, None, QUICK, shape, tmp_path / "cut")
+    assert (tmp_path / "cut" / LAST).exists()
+    assert not (tmp_path / "cut" / DONE).exists()
+    resumed = train(codebook, topics, None, QUICK, shape, tmp_path / "cut", "resume")
+    for (name, one), two in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
+        assert torch.equal(one, two), name
+    logs = [
+        [json.loads(line) for line in (tmp_path / run / METRICS).read_text().splitlines()] for run in ("whole", "cut")
+    ]
+    for line in (*logs[0], *logs[1]):
+        line.pop("rate")
+    assert [line["step"] for line in logs[0]] == [line["step"] for line in logs[1]]
+    assert logs[0] == logs[1]
+
+
+def test_the_folder_of_a_finished_run(codebook, topics, tmp_path):
+    classifier = train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", METRICS, DONE} <= names
+    assert not {LAST, BEST} & names
+    loaded = Classifier.load(tmp_path / "run", "cpu")
+    assert np.array_equal(loaded.predict_proba(topics.texts[:50]), classifier.predict_proba(topics.texts[:50]))
+    lines = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    assert lines[-1]["step"] == 60
+    assert {"loss", "accuracy", "dev_accuracy", "rate"} <= set(lines[-1])
+    again = train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")  # nothing left to do
+    assert torch.equal(again.model.classifier.weight, classifier.model.classifier.weight)
+
+
+def test_a_run_that_stops_improving_ends_early(codebook, tmp_path):
+    """Labels that nothing predicts: dev accuracy falls once the model starts to learn the noise by heart."""
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(["goal", "bank", "orbit", "the"], 3)) for _ in range(200)]
+    noise = Dataset(texts, generator.integers(0, 2, 200), ("x", "y"))
+    easy = Dataset(["goal goal"] * 300 + ["bank bank"] * 300, np.array([0] * 300 + [1] * 300), ("x", "y"))
+    held = Dataset(["goal goal", "bank bank"] * 50, np.array([0, 1] * 50), ("x", "y"))
+    train(codebook, easy, held, replace(QUICK, steps=400), out=tmp_path / "easy")
+    assert json.loads((tmp_path / "easy" / DONE).read_text())["dev_accuracy"] == 1.0
+    train(codebook, noise, held, replace(QUICK, steps=2000, dropout=0.0, token_dropout=0.0), out=tmp_path / "noise")
+    done = json.loads((tmp_path / "noise" / DONE).read_text())
+    best = max(json.loads(line)["dev_accuracy"] for line in (tmp_path / "noise" / METRICS).read_text().splitlines())
+    assert done["dev_accuracy"] >= best - 0.06  # one standard error of 100 rows
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(codebook, topics, tmp_path, monkeypatch):
+    save_file, calls = checkpoints.save_file, []
+
+    def filling(tensors, path, *rest):
+        calls.append(path)
+        if len(calls) > 6:
+            path.write_bytes(b"half a file")
+            raise OSError(28, "No space left on device")
+        save_file(tensors, path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", filling)
+        with pytest.raises(InputError, match=r"No space left on device.*last good one is kept"):
+            train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {LAST, BEST, METRICS}
+    resumed = train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    whole = train(codebook, topics, settings=QUICK)
+    assert torch.equal(resumed.model.classifier.weight, whole.model.classifier.weight)
+
+
+def test_resuming_another_run_is_refused(codebook, topics, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        _interrupt(patch, after=1)
+        with pytest.raises(Stop):
+            train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"had learning_rate = .*; resume with the same settings"):
+        train(codebook, topics, settings=replace(QUICK, learning_rate=1e-3), out=tmp_path / "run", existing="resume")
+    with pytest.raises(InputError, match="pass --resume"):
+        train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    path = tmp_path / "run" / LAST
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(InputError, match="not a readable checkpoint"):
+        train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    train(codebook, topics, settings=replace(QUICK, steps=5), out=tmp_path / "run", existing="overwrite")
+    assert (tmp_path / "run" / DONE).exists()
+
+
+def test_bad_data(codebook, topics, tmp_path):
+    one = Dataset(["goal", "match"], np.array([0, 0]), ("x",))
+    with pytest.raises(InputError, match="at least two classes"):
+        train(codebook, one, settings=QUICK, out=tmp_path / "run")
+    other = Dataset(["goal"], np.array([0]), ("unheard",))
+    with pytest.raises(InputError, match="not trained on: unheard"):
+        train(codebook, topics, other, QUICK, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_training_on_the_gpu(codebook, topics):
+    rows, held = topics.split(0.25, seed=0)
+    classifier = train(codebook, rows, settings=replace(QUICK, steps=400, device="cuda"))
+    assert evaluate(classifier, held).accuracy > 0.9
