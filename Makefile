@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup run test clean
+.PHONY: setup run test bench-quick report clean
 
 setup: $(STAMP)
 
@@ -20,6 +20,16 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# The whole benchmark harness on a few hundred rows (folders as in `ade reproduce --help`).
+DATA ?= ../shared/data
+TEACHERS ?= teachers
+bench-quick: $(STAMP)
+	$(BIN)/ade reproduce --quick --data-dir $(DATA) --teachers-dir $(TEACHERS) --device cpu
+
+# Pages and plots from benchmarks/results.
+report: $(STAMP)
+	$(BIN)/python -m benchmarks.report
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -307,15 +307,43 @@ def run(
 
     with display.progress() as report:
         demo = run_demo(out, seed, epochs, report)
-    rows = [{"name": e.name, "seconds": e.seconds, "bytes": e.nbytes, **e.evaluation.as_dict()} for e in demo.entries]
-    result = {
-        "results": rows,
-        "table_bytes": demo.table_nbytes,
-        "codebook_bytes": demo.codebook.nbytes,
-        "cosine": demo.codebook.about["cosine"],
-        "words": [token.as_dict() for token in demo.words],
-    }
-    _show(result, as_json, lambda to: display.demo(to, demo))
+    _show(demo.as_dict(), as_json, lambda to: display.demo(to, demo))
+
+
+@app.command()
+def reproduce(
+    table: Annotated[str | None, typer.Option(help="One table; all of them without it.")] = None,
+    data_dir: Annotated[Path, typer.Option(help="Folder with ag_news and dbpedia_14.")] = Path("../shared/data"),
+    teachers_dir: Annotated[Path, typer.Option(help="Folder with deberta-v3-xsmall and minilm-l6.")] = Path("teachers"),
+    work_dir: Annotated[Path, typer.Option(help="Folder for codebooks made on the way.")] = Path("runs/reproduce"),
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of result files.", show_default="benchmarks/results")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once.", min=1)] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="The whole harness on a few hundred rows.")] = False,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Run the benchmark tables that are not recorded yet; from a checkout of the repository."""
+    from ade.distillation import resolve_device
+
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    try:
+        from benchmarks.accuracy import Places
+        from benchmarks.records import RESULTS
+        from benchmarks.reproduce import plan
+        from benchmarks.reproduce import reproduce as make
+    except ImportError as error:
+        raise InputError(f"the benchmarks need a checkout and its extra: pip install -e '.[bench]' ({error})") from None
+    places = Places(data_dir, teachers_dir, work_dir, resolve_device(device).type)
+    folder = results or (work_dir / "quick" if quick else RESULTS)
+    todo, seconds = plan(table, places.device, quick, folder)
+    print(f"ade: {len(todo)} runs to make, about {max(1, round(seconds / jobs / 60))} minutes", file=sys.stderr)
+    with display.progress() as report:
+        failed = make(todo, places, folder, jobs, report)
+    result = {"runs": len(todo), "failed": failed, "results": str(folder)}
+    _show(result, as_json, lambda to: display.reproduced(to, result))
 
 
 if __name__ == "__main__":

@@ -186,3 +186,10 @@ def demo(to: Console, found: "Demo") -> None:
     to.print(f"Everything is in {found.folder}. Try:")
     to.print(f"  echo 'a wading bird with long legs' | ade predict {found.folder / 'ade'}")
     to.print(f"  ade inspect {found.folder / 'ade'} bank")
+
+
+def reproduced(to: Console, result: Mapping[str, Any]) -> None:
+    """How many runs were made, and which could not be."""
+    to.print(f"{result['runs'] - len(result['failed'])} runs recorded in {result['results']}")
+    for line in result["failed"]:
+        to.print(f"not made: {line}", markup=False)

@@ -28,6 +28,7 @@ from ade.settings import Architecture
 
 ATTEND = ("tokens", "anchors", "gated")
 POSITIONS = ("grouped", "each", "none")
+POOLING = ("attention", "mean")
 
 
 class AdeConfig(PretrainedConfig):
@@ -47,6 +48,7 @@ class AdeConfig(PretrainedConfig):
         sat: bool = True,
         positions: str = "grouped",
         position_scale: float = 1.0,
+        pooling: str = "attention",
         max_tokens: int = 512,
         dropout: float = 0.1,
         token_dropout: float = 0.0,
@@ -62,6 +64,7 @@ class AdeConfig(PretrainedConfig):
         self.sat = sat
         self.positions = positions  # grouped: GPE; each: one per anchor; none
         self.position_scale = position_scale
+        self.pooling = pooling
         self.max_tokens = max_tokens
         self.dropout = dropout
         self.token_dropout = token_dropout  # largest share of a text's tokens hidden while training
@@ -69,6 +72,8 @@ class AdeConfig(PretrainedConfig):
             raise InputError(f"attend must be one of {', '.join(ATTEND)}, not '{attend}'")
         if positions not in POSITIONS:
             raise InputError(f"positions must be one of {', '.join(POSITIONS)}, not '{positions}'")
+        if pooling not in POOLING:
+            raise InputError(f"pooling must be one of {', '.join(POOLING)}, not '{pooling}'")
         if hidden_size % self.num_attention_heads:
             raise InputError(f"dimension {hidden_size} is not divisible by {self.num_attention_heads} heads")
         super().__init__(**kwargs)
@@ -234,6 +239,7 @@ class AdeForSequenceClassification(AdePreTrainedModel):
             attend=architecture.attend,
             sat=architecture.sat,
             positions=architecture.positions,
+            pooling=architecture.pooling,
             num_attention_heads=architecture.heads or None,
             max_tokens=architecture.max_tokens,
             **noise,
@@ -253,11 +259,13 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def pool(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Attention pooling: a softmax over one score an element."""
+        """The elements' mean, weighted by how much the pooler listens to each."""
         return (self.listening(states, mask).unsqueeze(1) @ states).squeeze(1)  # (B, d)
 
     def listening(self, states: Tensor, mask: Tensor) -> Tensor:
-        """The share of the pooled vector each element has."""
+        """The share of the pooled vector each element has: a softmax over one score an element, or all alike."""
+        if self.config.pooling == "mean":
+            return mask / mask.sum(1, keepdim=True)  # (B, T)
         return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)  # (B, T)
 
 

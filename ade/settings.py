@@ -33,6 +33,9 @@ class Architecture:
     positions: Literal["grouped", "each", "none"] = field(
         default="grouped", metadata={"help": "grouped (GPE), one each for every anchor, or none"}
     )
+    pooling: Literal["attention", "mean"] = field(
+        default="attention", metadata={"help": "how a text's vectors become one"}
+    )
     heads: int = field(default=0, metadata={"help": "attention heads; 0 for heads of width 64"})
     max_tokens: int = field(default=512, metadata={"help": "tokens a text is cut to"})
 
@@ -44,10 +47,10 @@ class TrainingSettings:
     epochs: float = field(default=8.0, metadata={"help": "passes over the training rows"})
     steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
     batch_size: int = field(default=64, metadata={"help": "texts a step"})
-    learning_rate: float = field(default=1e-3, metadata={"help": "highest learning rate, after the warm-up"})
+    learning_rate: float = field(default=7e-4, metadata={"help": "highest learning rate, after the warm-up"})
     fit_to_data: bool = field(
         default=True,
-        metadata={"help": "rate as the root of the class count, milder token dropout on short texts"},
+        metadata={"help": "higher rate for many classes, less token dropout on short texts"},
     )
     warmup_steps: int = field(
         default=500, metadata={"help": "steps from 0 to the highest rate (at most a tenth of all)"}

@@ -124,7 +124,7 @@ def fitted(settings: TrainingSettings, classes: int, mean_length: float) -> Trai
         return settings
     return replace(
         settings,
-        learning_rate=settings.learning_rate * (classes / 4) ** 0.5,
+        learning_rate=min(5e-3, settings.learning_rate * (classes / 4) ** 0.8),
         token_dropout=settings.token_dropout * min(1.0, mean_length / 40),
     )
 

@@ -81,6 +81,15 @@ def test_sat_off_has_no_context():
         assert torch.equal(first, second) is not sat
 
 
+def test_mean_pooling_listens_to_all_alike():
+    architecture = Architecture(sat=False, positions="none", pooling="mean", heads=2)
+    model = lively(AdeForSequenceClassification.from_codebook(ragged_codebook([1, 3, 2]), "ab", architecture))
+    rows = model.ade.norm(model.ade.embedding.compose(torch.tensor([2, 0, 2])))
+    expected = model.classifier(rows.mean(0))
+    found = model(torch.tensor([[2, 0, 2, 1]]), torch.tensor([[1, 1, 1, 0]])).logits[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_positions_tell_order():
     for positions, differs in (("grouped", True), ("none", False)):
         model = small_model(positions=positions)

@@ -33,7 +33,8 @@ def test_presets_are_the_papers_and_ours():
 
 def test_settings_fit_themselves_to_the_data():
     settings = fitted(STRONG, classes=16, mean_length=20)
-    assert settings.learning_rate == pytest.approx(2 * STRONG.learning_rate)
+    assert settings.learning_rate == pytest.approx(4**0.8 * STRONG.learning_rate)
+    assert fitted(STRONG, classes=1000, mean_length=20).learning_rate == 5e-3
     assert settings.token_dropout == pytest.approx(STRONG.token_dropout / 2)
     assert fitted(PAPER, classes=16, mean_length=20) == PAPER
 

@@ -1,0 +1,179 @@
+"""What one would use instead, trained on the same rows: accuracy, bytes on disk, training time, texts a second.
+
+Every peer is a function from (train rows, places, seed) to a `Trained`: its predictions from raw text, and its size.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ade.data import Dataset
+from ade.evaluation import compare
+from ade.progress import Report
+from benchmarks.accuracy import Places, load_rows
+from benchmarks.records import Run
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained peer: raw texts -> class numbers, and the bytes it takes on disk."""
+
+    predict: Callable[[Sequence[str]], np.ndarray]
+    nbytes: int
+
+
+def run_peer(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and conditions of one peer."""
+    rows, test, about = load_rows(places, run.settings["data"], run.settings["rows"])
+    name = run.settings["peer"]
+    report(name, 0, 2, {})
+    began = time.perf_counter()
+    trained = PEERS[name](rows, places, run.settings["seed"])
+    seconds = time.perf_counter() - began
+    report(name, 1, 2, {})
+    texts = list(test.texts)
+    began = time.perf_counter()
+    predicted = trained.predict(texts)
+    rate = len(texts) / (time.perf_counter() - began)
+    figures = compare(test.labels, predicted, rows.names).as_dict()
+    report(name, 2, 2, {})
+    return {**figures, "train_seconds": seconds, "bytes": trained.nbytes, "texts_per_second": rate}, {"data": about}
+
+
+def tfidf(rows: Dataset, places: Places, seed: int) -> Trained:
+    """TF-IDF of words and word pairs, a linear SVM."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.svm import LinearSVC
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    svm = LinearSVC(random_state=seed).fit(vectorizer.fit_transform(rows.texts), rows.labels)
+    nbytes = svm.coef_.astype(np.float32).nbytes + sum(len(word.encode()) + 4 for word in vectorizer.vocabulary_)
+    return Trained(lambda texts: svm.predict(vectorizer.transform(texts)), nbytes)
+
+
+def _fasttext(rows: Dataset, seed: int, quantised: bool) -> Trained:
+    """fastText with word pairs; quantised to .ftz, retrained and with the most telling features kept."""
+    import fasttext
+
+    def line(text: str) -> str:
+        return " ".join(text.lower().split())
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.txt"
+        order = list(range(len(rows)))
+        random.Random(seed).shuffle(order)
+        path.write_text("".join(f"__label__{rows.labels[i]} {line(rows.texts[i])}\n" for i in order), "utf8")
+        model = fasttext.train_supervised(
+            str(path), wordNgrams=2, epoch=5, lr=0.5, dim=10, bucket=2_000_000, thread=2, seed=seed + 1, verbose=0
+        )
+        if quantised:
+            model.quantize(str(path), qnorm=True, retrain=True, cutoff=100_000, verbose=False)
+        model.save_model(str(Path(folder) / "model"))
+        nbytes = (Path(folder) / "model").stat().st_size
+
+    def predict(texts: Sequence[str]) -> np.ndarray:
+        labels, _ = model.predict([line(text) for text in texts])
+        return np.array([int(label[0].removeprefix("__label__")) for label in labels])
+
+    return Trained(predict, nbytes)
+
+
+def fasttext_plain(rows: Dataset, places: Places, seed: int) -> Trained:
+    """fastText as it is trained."""
+    return _fasttext(rows, seed, quantised=False)
+
+
+def fasttext_ftz(rows: Dataset, places: Places, seed: int) -> Trained:
+    """fastText quantised."""
+    return _fasttext(rows, seed, quantised=True)
+
+
+def model2vec(rows: Dataset, places: Places, seed: int) -> Trained:
+    """model2vec's own distillation of MiniLM-L6 and its own classifier."""
+    from model2vec.distill import distill_from_model
+    from model2vec.train import StaticModelForClassification
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = places.teachers / "minilm-l6"
+    static = distill_from_model(AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder), device="cpu")
+    model = StaticModelForClassification.from_static_model(model=static)
+    labels = [str(label) for label in rows.labels]
+    model.fit(list(rows.texts), labels)
+    with tempfile.TemporaryDirectory() as out:
+        model.to_pipeline().save_pretrained(out)
+        nbytes = sum(path.stat().st_size for path in Path(out).rglob("*") if path.suffix in (".safetensors", ".skops"))
+    return Trained(lambda texts: np.array([int(label) for label in model.predict(list(texts))]), nbytes)
+
+
+def encoder(name: str) -> Callable[[Dataset, Places, int], Trained]:
+    """A whole Hugging Face encoder fine-tuned: any local folder or hub name."""
+
+    def fine_tune(rows: Dataset, places: Places, seed: int) -> Trained:
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        from ade.batching import encode, shuffled_batches, sorted_batches
+        from ade.distillation import resolve_device
+
+        source = places.teachers / name if (places.teachers / name).exists() else name
+        device = resolve_device(places.device)
+        torch.manual_seed(seed)
+        tokenizer = AutoTokenizer.from_pretrained(source).backend_tokenizer
+        tokenizer.no_padding()
+        model = AutoModelForSequenceClassification.from_pretrained(
+            source, num_labels=len(rows.names), dtype=torch.float32
+        ).to(device)
+        texts = encode(tokenizer, rows.texts, 256).to(device)
+        labels = torch.from_numpy(rows.labels).to(device)
+        epochs, size = 3, 32
+        steps = epochs * -(-len(rows) // size)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: min((step + 1) / (0.06 * steps), (steps - step) / (0.94 * steps))
+        )
+        model.train()
+        for epoch in range(epochs):
+            for batch in shuffled_batches(texts.lengths, size, seed + epoch):
+                ids, mask = texts.padded(batch)
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    logits = model(input_ids=ids, attention_mask=mask.long()).logits
+                loss = torch.nn.functional.cross_entropy(logits.float(), labels[torch.from_numpy(batch).to(device)])
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+        model.eval()
+
+        @torch.inference_mode()
+        def predict(given: Sequence[str]) -> np.ndarray:
+            encoded = encode(tokenizer, given, 256).to(device)
+            found = np.empty(len(encoded), dtype=np.int64)
+            for batch in sorted_batches(encoded.lengths):
+                ids, mask = encoded.padded(batch)
+                found[batch] = model(input_ids=ids, attention_mask=mask.long()).logits.argmax(1).cpu().numpy()
+            return found
+
+        return Trained(predict, 4 * sum(parameter.numel() for parameter in model.parameters()))
+
+    return fine_tune
+
+
+PEERS: dict[str, Callable[[Dataset, Places, int], Trained]] = {
+    "tfidf": tfidf,
+    "fasttext": fasttext_plain,
+    "fasttext-ftz": fasttext_ftz,
+    "model2vec": model2vec,
+    "minilm-l6": encoder("minilm-l6"),
+    "mpnet-base": encoder("mpnet-base"),
+    "distilbert": encoder("distilbert/distilbert-base-uncased"),
+    "bert": encoder("google-bert/bert-base-uncased"),
+    "deberta": encoder("microsoft/deberta-v3-base"),
+    "electra": encoder("google/electra-base-discriminator"),
+}

@@ -1,0 +1,256 @@
+"""From result files to pages: `benchmarks/README.md`, the marked parts of the README, and the plots.
+
+    python -m benchmarks.report [--check]
+
+Every figure in those pages comes through here. `--check` writes nothing and fails where a page is stale.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ade.evaluation import spread
+from benchmarks import paper, readings, records
+from benchmarks.records import Run
+from benchmarks.tables import ANCHORS, DATA, PEERS, SEEDS, TABLES, ade_run, peer_run
+
+ROOT = Path(__file__).parent.parent
+Record = dict[str, Any]
+NAMES = {
+    "ag_news": "AG News",
+    "dbpedia_14": "DBpedia-14",
+    "tfidf": "TF-IDF (1,2) + linear SVM",
+    "fasttext": "fastText, bigrams",
+    "fasttext-ftz": "fastText quantised (.ftz)",
+    "model2vec": "model2vec (MiniLM) + classifier",
+    "minilm-l6": "MiniLM-L6, fine-tuned whole",
+}
+
+
+class Book:
+    """All records, found by the run that asks for them."""
+
+    def __init__(self, found: list[Record]) -> None:
+        self.by_key = {record["key"]: record for record in found}
+        self.all = found
+
+    def of(self, *runs: Run) -> list[Record]:
+        """The records of these runs, those that exist."""
+        return [self.by_key[run.key] for run in runs if run.key in self.by_key]
+
+
+def _percent(found: list[Record], name: str) -> str:
+    if not found:
+        return "-"
+    mean, deviation = spread([record["figures"][name] for record in found])
+    return f"{100 * mean:.2f}" + (f" ± {100 * deviation:.2f}" if len(found) > 1 else "")
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def _seconds(found: list[Record]) -> str:
+    return "-" if not found else f"{sum(record['figures']['train_seconds'] for record in found) / len(found):.0f} s"
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def classification(book: Book) -> str:
+    """Table 1, ours and the peers, with the paper's rows below."""
+    parts = []
+    for data in DATA:
+        rows = []
+        ours = [
+            ("ADE, preset strong", [ade_run("", data, "strong", 500, seed) for seed in SEEDS]),
+            ("ADE, preset paper", [ade_run("", data, "paper", 500, seed) for seed in SEEDS]),
+            ("Anchor & Transform (no SAT, mean pooling)", [ade_run("", data, sat=False, pooling="mean")]),
+        ]
+        everyone = ours + [(NAMES[peer], [peer_run("", data, peer)]) for peer in PEERS]
+        for name, runs in everyone:
+            found = book.of(*runs)
+            if found:
+                figures = found[0]["figures"]
+                rate = f"{figures['texts_per_second']:,.0f}" if figures.get("texts_per_second") else "-"
+                cells = [_percent(found, figure) for figure in ("accuracy", "macro_f1", "precision", "recall")]
+                count = f"{found[0]['data']['train_rows']:,}"
+                rows.append([name, count, *cells, _bytes(figures["bytes"]), _seconds(found), rate])
+        for name, (accuracy, f1) in paper.CLASSIFICATION[data].items():
+            figures = [f"{accuracy:.2f}", "-" if f1 is None else f"{f1:.2f}"]
+            rows.append([f"paper: {name}", f"{paper.ROWS[data]:,}", *figures, "-", "-", "-", "-", "-"])
+        header = [NAMES[data], "rows", "accuracy", "macro F1", "precision", "recall", "size", "training", "texts/s"]
+        parts.append(_table(header, rows))
+    return "\n\n".join(parts)
+
+
+def sat(book: Book) -> str:
+    """With and without SAT over K."""
+    rows = []
+    for preset in ("strong", "paper"):
+        for on in (True, False):
+            cells = [_percent(book.of(ade_run("", "ag_news", preset, k, sat=on)), "accuracy") for k in ANCHORS]
+            rows.append([f"{preset}, {'with' if on else 'without'} SAT", *cells])
+    for on in (True, False):
+        rows.append(
+            [f"paper's figures, {'with' if on else 'without'} SAT", *(f"{paper.SAT[on][k]:.2f}" for k in ANCHORS)]
+        )
+    return _table(["AG News, accuracy at K", *map(str, ANCHORS)], rows)
+
+
+def anchors(book: Book) -> str:
+    """K on DBpedia-14."""
+    rows = [
+        ["strong", *(_percent(book.of(ade_run("", "dbpedia_14", "strong", k)), "accuracy") for k in ANCHORS)],
+        ["paper's figures", *(f"{paper.ANCHORS[k]:.2f}" for k in ANCHORS)],
+    ]
+    return _table(["DBpedia-14, accuracy at K", *map(str, ANCHORS)], rows)
+
+
+def attend(book: Book) -> str:
+    """The three readings."""
+    rows = []
+    for mode in ("tokens", "gated", "anchors"):
+        found = book.of(*(ade_run("", "ag_news", seed=seed, attend=mode) for seed in SEEDS))
+        rows.append([mode, _percent(found, "accuracy"), _percent(found, "macro_f1"), _seconds(found)])
+    return _table(["AG News, preset strong", "accuracy", "macro F1", "training"], rows)
+
+
+def gpe(book: Book) -> str:
+    """Positions."""
+    rows = []
+    for mode in ("anchors", "tokens", "gated"):
+        cells = [
+            _percent(book.of(ade_run("", "ag_news", attend=mode, positions=positions)), "accuracy")
+            if mode == "anchors" or positions != "each" else "as grouped"
+            for positions in ("grouped", "each", "none")
+        ]  # fmt: skip
+        rows.append([mode, *cells])
+    return _table(["AG News, preset strong", "grouped", "one each", "none"], rows)
+
+
+def compression(book: Book) -> str:
+    """Bytes and cosine over K."""
+    rows = []
+    for record in book.of(*TABLES["compression"]()):
+        figures, k = record["figures"], record["settings"]["anchors"]
+        theirs = f"{paper.STORAGE[k]:.2f}" if k in paper.STORAGE else "-"
+        mib = figures["paper_width_bytes"] / 2**20
+        cells = [
+            _bytes(figures["bytes"]),
+            f"{figures['ratio']:.1f}x",
+            f"{figures['cosine']:.3f}",
+            f"{figures['cosine_p5']:.3f}",
+        ]
+        rows.append([str(k), *cells, f"{mib:.2f}", f"{figures['paper_width_ratio']:.1f}x", theirs])
+    header = ["K", "on disk, d=384", "ratio", "cosine", "cosine 5%", "MiB at d=768", "ratio at d=768", "paper's MiB"]
+    return _table(header, rows)
+
+
+def parameters(book: Book) -> str:
+    """Component by component."""
+    found = book.of(*TABLES["parameters"]())
+    if not found:
+        return ""
+    rows = [
+        [name.replace("_", " "), f"{found[0]['figures'][name]:,}", f"{count:,}"]
+        for name, count in paper.PARAMETERS.items()
+    ]
+    return _table(["component", "ours", "paper"], rows)
+
+
+def latency(book: Book) -> str:
+    """Forward passes, every device there is."""
+    parts = []
+    runs = {run.key for run in TABLES["latency"]()}
+    for record in book.all:
+        if record["key"] in runs:
+            base = record["figures"]["DeBERTa-v3-base"]["eager_fp32"]["ms"]
+            rows = []
+            for name, figures in record["figures"].items():
+                compiled = figures.get("compiled_bf16")
+                eager = figures["eager_fp32"]["ms"]
+                cells = [f"{eager:.2f}", "-" if compiled is None else f"{compiled['ms']:.2f}", f"{base / eager:.1f}x"]
+                rows.append([name, f"{figures['parameters'] / 1e6:.1f} M", *cells])
+            header = [record["device"]["name"], "parameters", "eager fp32, ms", "compiled bf16, ms", "speed-up, eager"]
+            parts.append(_table(header, rows))
+    return "\n\n".join(parts)
+
+
+def lookup(book: Book) -> str:
+    """Time and memory of the four look-ups."""
+    rows = []
+    for record in book.of(*TABLES["lookup"]()):
+        shape, figures = record["settings"], record["figures"]
+        cells = [f"{figures[way]['ms']:.2f} ms, {_bytes(figures[way]['bytes'])}" for way in figures]
+        rows.append([f"{shape['vocabulary']:,} / {shape['anchors']:,} / {shape['pairs']}", *cells])
+    return _table(["N / K / k", "projection", "two-stage", "flat table", "nn.Embedding"], rows)
+
+
+def demo(book: Book) -> str:
+    """The main job, as the terminal shows it."""
+    found = book.of(*TABLES["demo"]())
+    if not found:
+        return ""
+    figures = found[0]["figures"]
+    lines = [f"{'WordNet glosses, 25 classes':<28}{'accuracy':>9}{'macro F1':>10}{'training':>10}{'size':>10}"]
+    for row in figures["results"]:
+        accuracy, f1, seconds = 100 * row["accuracy"], 100 * row["macro_f1"], row["seconds"]
+        cells = f"{accuracy:>9.2f}{f1:>10.2f}{seconds:>8.0f} s{_bytes(row['bytes']):>10}"
+        lines.append(f"{row['name']:<28}{cells}")
+    table, codebook = figures["table_bytes"], figures["codebook_bytes"]
+    lines += ["", f"Embedding table {_bytes(table)}, codebook {_bytes(codebook)}: {table / codebook:.1f}x smaller, "
+        f"mean cosine {figures['cosine']:.3f}.", "", "bank", "anchor  weight  nearest words"]  # fmt: skip
+    bank = next(word for word in figures["words"] if word["word"] == "bank")
+    lines += [f"{use['anchor']:>6}  {use['weight']:+.3f}  {', '.join(use['nearest'])}" for use in bank["anchors"][:4]]
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+SECTIONS: dict[str, Callable[[Book], str]] = {
+    "demo": demo,
+    "classification": classification, "sat": sat, "anchors": anchors, "attend": attend, "gpe": gpe,
+    "compression": compression, "parameters": parameters, "latency": latency, "lookup": lookup,
+}  # fmt: skip
+
+
+def pages(found: list[Record]) -> dict[Path, str]:
+    """Every generated page and what it should say."""
+    book = Book(found)
+    body = [readings.OPENING]
+    for name, section in SECTIONS.items():
+        text = section(book)
+        if text:
+            body.append(f"## {name}\n\n{text}\n\n{readings.READINGS.get(name, '')}".rstrip())
+    written = {ROOT / "benchmarks" / "README.md": "\n\n".join(body) + "\n"}
+    front = (ROOT / "README.md").read_text("utf8")
+    for name, section in SECTIONS.items():
+        begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
+        if begin in front:
+            before, rest = front.split(begin, 1)
+            front = before + begin + section(book) + end + rest.split(end, 1)[1]
+    written[ROOT / "README.md"] = front
+    return written
+
+
+def main() -> None:
+    """Write the pages, or only check them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail where a page is stale")
+    check = parser.parse_args().check
+    found = records.load()
+    stale = {path: text for path, text in pages(found).items() if not path.exists() or path.read_text("utf8") != text}
+    if check:
+        sys.exit(f"stale: {', '.join(path.name for path in stale)}; run 'make report'" if stale else 0)
+    for path, text in stale.items():
+        path.write_text(text, "utf8")
+    from benchmarks import plots
+
+    plots.draw(found)
+
+
+if __name__ == "__main__":
+    main()

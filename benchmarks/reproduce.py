@@ -1,0 +1,103 @@
+"""Run the tables: what is recorded under the same settings is not run again; several runs at once where asked for."""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from ade.errors import InputError
+from ade.progress import Report, silent
+from benchmarks import records
+from benchmarks.accuracy import Places, run_ade, run_main_job
+from benchmarks.peers import run_peer
+from benchmarks.records import Run
+from benchmarks.size import run_compression
+from benchmarks.speed import run_latency, run_lookup, run_parameters
+from benchmarks.tables import TABLES, quick
+
+KINDS = {
+    "demo": run_main_job,
+    "ade": run_ade,
+    "peer": run_peer,
+    "compression": run_compression,
+    "latency": run_latency,
+    "lookup": run_lookup,
+    "parameters": run_parameters,
+}
+GUESS = {"ade": {"cuda": 40.0, "cpu": 900.0}, "peer": {"cuda": 60.0, "cpu": 120.0}}  # seconds, before there is a record
+
+
+def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tuple[list[Run], float]:
+    """The runs that are still to be made, and roughly how many seconds they will take."""
+    if table is not None and table not in TABLES:
+        raise InputError(f"no table '{table}'; there are {', '.join(TABLES)}")
+    wanted = (
+        quick() if only_quick else [run for name, make in TABLES.items() if table in (None, name) for run in make()]
+    )
+    known = records.load(folder)
+    done = {record["key"] for record in known}
+    todo = list(
+        {run.key: run for run in wanted if run.key not in done and (device == "cpu" or _uses_gpu(run))}.values()
+    )
+    taken: dict[str, list[float]] = {}
+    for record in known:
+        if record["device"]["kind"] == device:
+            taken.setdefault(record["kind"], []).append(record["seconds"])
+
+    def guess(run: Run) -> float:
+        return statistics.median(taken[run.kind]) if run.kind in taken else GUESS.get(run.kind, {}).get(device, 30.0)
+
+    return todo, sum(map(guess, todo)) * (0.05 if only_quick else 1.0)
+
+
+def _uses_gpu(run: Run) -> bool:
+    """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
+    if run.kind == "peer":
+        return run.settings["peer"] not in ("tfidf", "fasttext", "fasttext-ftz", "model2vec")
+    return run.kind in ("ade", "latency")
+
+
+def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:
+    """Make the runs and write each down as it ends; what failed comes back as lines, the rest goes on."""
+    device = records.device_of(places.device)
+    failed = []
+
+    def finish(done: int, run: Run, outcome: Mapping[str, Any] | str) -> None:
+        if isinstance(outcome, str):
+            failed.append(f"{run.table} {run.kind}: {outcome}")
+        else:
+            conditions = {**outcome["conditions"], "device": device, "seconds": outcome["seconds"], "jobs": jobs}
+            records.append(run, outcome["figures"], conditions, folder)
+        report("runs", done + 1, len(todo), {})
+
+    report("runs", 0, len(todo), {})
+    if jobs == 1:
+        for done, run in enumerate(todo):
+            finish(done, run, _make(run, places, report))
+        return failed
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
+        waiting = {pool.submit(_make, run, places): run for run in todo}
+        for done, future in enumerate(as_completed(waiting)):
+            finish(done, waiting[future], future.result())
+    return failed
+
+
+def _one_thread() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _make(run: Run, places: Places, report: Report = silent) -> dict[str, Any] | str:
+    began = time.perf_counter()
+    try:
+        figures, conditions = KINDS[run.kind](run, places, report)
+    except (InputError, ImportError, OSError, RuntimeError, ValueError) as error:
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return {"figures": figures, "conditions": conditions, "seconds": time.perf_counter() - began}

@@ -1,0 +1,145 @@
+"""Which runs make up which table. A run asked for by several tables is made once."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from ade.settings import PRESETS, Architecture, DistillationSettings
+from benchmarks.records import Run
+
+REVISION = 1  # raise when a change to the model or the solvers changes results: every run that uses them is made anew
+TEACHER = "deberta-v3-xsmall"
+ANCHORS = (100, 200, 300, 500, 700)
+SEEDS = (0, 1, 2)
+DATA = ("ag_news", "dbpedia_14")
+PEERS = ("tfidf", "fasttext", "fasttext-ftz", "model2vec", "minilm-l6")
+QUICK_ROWS = 400  # rows of each split in the quick harness
+
+
+def ade_run(
+    table: str, data: str, preset: str = "strong", anchors: int = 500, seed: int = 0, rows: int = 0, **shape: Any
+) -> Run:
+    """One training run of ADE, every setting spelled out, so that a changed preset is a changed run."""
+    training = asdict(replace(PRESETS[preset], seed=seed))
+    training.pop("device")
+    pooling = shape.pop("pooling", "attention")
+    if pooling == "mean":  # Anchor & Transform: the weights belong to the type and stay
+        training["train_weights"] = False
+    distillation = asdict(DistillationSettings(anchors=anchors))
+    distillation.pop("device")
+    architecture = asdict(Architecture(pooling=pooling, **shape))
+    settings = {
+        "revision": REVISION, "data": data, "rows": rows, "teacher": TEACHER, "preset": preset,
+        "distillation": distillation, "training": training, "architecture": architecture,
+    }  # fmt: skip
+    return Run(table, "ade", settings)
+
+
+def peer_run(table: str, data: str, peer: str, seed: int = 0, rows: int = 0) -> Run:
+    """One peer, trained and measured on the same rows."""
+    return Run(table, "peer", {"peer": peer, "data": data, "seed": seed, "rows": rows})
+
+
+def classification() -> list[Run]:
+    """The paper's Table 1, ours and the peers."""
+    name, runs = "classification", []
+    for data in DATA:
+        for seed in SEEDS:
+            runs += [ade_run(name, data, preset, 500, seed) for preset in ("strong", "paper")]
+        runs += [ade_run(name, data, "strong", 500, 0, sat=False, pooling="mean")]
+        runs += [peer_run(name, data, peer) for peer in PEERS]
+    return runs
+
+
+def sat() -> list[Run]:
+    """With and without SAT over the number of anchors, AG News, both presets."""
+    grid = [(preset, k, on) for preset in ("strong", "paper") for k in ANCHORS for on in (True, False)]
+    return [ade_run("sat", "ag_news", preset, k, 0, sat=on) for preset, k, on in grid]
+
+
+def anchors() -> list[Run]:
+    """The number of anchors on DBpedia-14."""
+    return [ade_run("anchors", "dbpedia_14", "strong", k) for k in ANCHORS]
+
+
+def attend() -> list[Run]:
+    """The three readings of the paper."""
+    return [
+        ade_run("attend", "ag_news", seed=seed, attend=mode)
+        for mode in ("tokens", "gated", "anchors")
+        for seed in SEEDS
+    ]
+
+
+def gpe() -> list[Run]:
+    """Grouped positions, one each, none."""
+    kinds = [("anchors", "grouped"), ("anchors", "each"), ("anchors", "none")]
+    kinds += [(mode, positions) for mode in ("tokens", "gated") for positions in ("grouped", "none")]
+    return [ade_run("gpe", "ag_news", attend=mode, positions=positions) for mode, positions in kinds]
+
+
+def compression() -> list[Run]:
+    """The teacher's table against codebooks."""
+    return [
+        Run("compression", "compression", {"revision": REVISION, "teacher": TEACHER, "anchors": k}) for k in ANCHORS
+    ]
+
+
+def parameters() -> list[Run]:
+    """Component by component."""
+    return [Run("parameters", "parameters", {"dim": 768, "labels": 4, "anchors": 100})]
+
+
+def latency() -> list[Run]:
+    """Batch 32 x 128 tokens at width 768, everything in one process, one after the other."""
+    return [
+        Run(
+            "latency",
+            "latency",
+            {"revision": REVISION, "batch": 32, "length": 128, "dim": 768, "anchors": 500, "pairs": 8},
+        )
+    ]
+
+
+def lookup() -> list[Run]:
+    """Four ways to look a token up, as N, K and k grow."""
+    shapes = [(n, 500, 8) for n in (1_000, 8_000, 32_000)] + [(8_000, k, 8) for k in (100, 2_000)]
+    shapes += [(8_000, 500, k) for k in (2, 32)]
+    return [Run("lookup", "lookup", {"vocabulary": n, "anchors": k, "pairs": p, "dim": 64}) for n, k, p in shapes]
+
+
+def demo() -> list[Run]:
+    """The main job of `make run`."""
+    return [Run("demo", "demo", {"revision": REVISION, "seed": 0, "epochs": 4.0})]
+
+
+TABLES: dict[str, Callable[[], list[Run]]] = {
+    "demo": demo,
+    "classification": classification,
+    "sat": sat,
+    "anchors": anchors,
+    "attend": attend,
+    "gpe": gpe,
+    "compression": compression,
+    "parameters": parameters,
+    "latency": latency,
+    "lookup": lookup,
+}
+
+
+def quick() -> list[Run]:
+    """A slice of everything: the same code on a few hundred rows, into a folder of its own."""
+    short = {"steps": 20, "batch_size": 32}
+    runs = []
+    for run in (
+        ade_run("classification", "ag_news", rows=QUICK_ROWS),
+        ade_run("sat", "ag_news", "paper", 100, rows=QUICK_ROWS, sat=False),
+        ade_run("attend", "dbpedia_14", rows=QUICK_ROWS, attend="gated"),
+        ade_run("gpe", "ag_news", rows=QUICK_ROWS, attend="anchors", positions="each"),
+    ):
+        training = {**run.settings["training"], **short}
+        distillation = {**run.settings["distillation"], "anchors": 64, "rounds": 2}
+        runs.append(Run(run.table, run.kind, {**run.settings, "training": training, "distillation": distillation}))
+    runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *parameters()]
+    runs.append(Run("lookup", "lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}))
+    return runs

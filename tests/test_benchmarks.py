@@ -1,0 +1,97 @@
+"""The harness itself, on data and a teacher made for the purpose."""
+
+import csv
+import json
+
+import pytest
+import torch
+from conftest import FILLER, WORDS, topic_texts, word_tokenizer
+from safetensors.torch import save_file
+
+from benchmarks import records, report
+from benchmarks.accuracy import Places
+from benchmarks.records import Run
+from benchmarks.reproduce import plan, reproduce
+from benchmarks.tables import TABLES, ade_run, quick
+
+
+@pytest.fixture
+def places(tmp_path):
+    for name in ("ag_news", "dbpedia_14"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for split, rows, seed in (("train", 200, 0), ("test", 80, 1)):
+            with open(tmp_path / "data" / name / f"{split}.csv", "w", newline="") as file:
+                writer = csv.writer(file)
+                for text, label in zip(*topic_texts(rows, seed), strict=True):
+                    writer.writerow([sorted(WORDS).index(label) + 1, "", text])
+    folder = tmp_path / "teachers" / "deberta-v3-xsmall"
+    folder.mkdir(parents=True)
+    words = [*(word for group in WORDS.values() for word in group), *FILLER, *(f"w{i}" for i in range(100))]
+    tokenizer = word_tokenizer(words)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    save_file({"weight": torch.randn(tokenizer.get_vocab_size(), 16)}, folder / "embeddings.safetensors")
+    return Places(tmp_path / "data", tmp_path / "teachers", tmp_path / "work", "cpu")
+
+
+def test_the_quick_harness_runs_whole_and_is_not_repeated(places, tmp_path):
+    todo, seconds = plan(None, "cpu", True, tmp_path / "results")
+    assert len(todo) == len(quick())
+    assert seconds > 0
+    assert reproduce(todo, places, tmp_path / "results") == []
+    found = records.load(tmp_path / "results")
+    assert len(found) == len(todo)
+    first = next(record for record in found if record["kind"] == "ade")
+    assert {"settings", "figures", "device", "versions", "commit", "data", "seconds"} <= set(first)
+    assert first["data"]["train_rows"] == 200
+    assert len(first["data"]["sha256"]) == 64
+    assert 0 <= first["figures"]["accuracy"] <= 1
+    assert plan(None, "cpu", True, tmp_path / "results")[0] == []
+
+
+def test_several_runs_at_once_give_the_same_figures(places, tmp_path):
+    todo = [run for run in plan(None, "cpu", True, tmp_path / "none")[0] if run.kind == "ade"][:2]
+    for jobs in (1, 2):
+        assert reproduce(todo, places, tmp_path / str(jobs), jobs) == []
+    first, second = (
+        {r["key"]: r["figures"]["accuracy"] for r in records.load(tmp_path / str(jobs))} for jobs in (1, 2)
+    )
+    assert first.keys() == second.keys()
+    assert first == pytest.approx(second, abs=0.05)  # one thread or two: sums in another order
+
+
+def test_a_failed_run_is_named_and_the_rest_goes_on(places, tmp_path):
+    broken = Run("classification", "peer", {"peer": "tfidf", "data": "nowhere", "seed": 0, "rows": 0})
+    failed = reproduce([broken, *TABLES["parameters"]()], places, tmp_path / "results")
+    assert len(failed) == 1
+    assert "no such data set" in failed[0]
+    assert [record["kind"] for record in records.load(tmp_path / "results")] == ["parameters"]
+
+
+def test_a_changed_setting_is_another_run():
+    assert ade_run("a", "ag_news").key == ade_run("b", "ag_news").key
+    assert ade_run("a", "ag_news").key != ade_run("a", "ag_news", seed=1).key
+    assert ade_run("a", "ag_news").key != ade_run("a", "ag_news", attend="gated").key
+
+
+def test_pages_follow_the_records():
+    """Every table is drawn from records alone: no records, no figures; a record more, a figure more."""
+    empty = report.pages([])
+    assert all("92." not in text for path, text in empty.items() if path.parent.name == "benchmarks")
+    run = ade_run("classification", "ag_news")
+    figures = {
+        "accuracy": 0.98765,
+        "macro_f1": 0.9,
+        "precision": 0.9,
+        "recall": 0.9,
+        "bytes": 1e6,
+        "train_seconds": 9.0,
+    }
+    record = {"key": run.key, "kind": "ade", "settings": run.settings, "figures": figures, "data": {"train_rows": 5}}
+    record = json.loads(json.dumps({**record, "device": {"kind": "cpu"}}))
+    assert "98.77" in report.pages([record])[report.ROOT / "benchmarks" / "README.md"]
+
+
+def test_all_tables_have_runs_and_sections():
+    assert set(TABLES) == set(report.SECTIONS)
+    for name, make in TABLES.items():
+        assert make(), name

@@ -1,0 +1,59 @@
+"""What the README shows works: its Python runs, its commands exist, its figures are the recorded ones."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf8")
+
+
+def test_the_python_runs(tmp_path):
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    assert code.strip().count("\n") <= 12
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    accuracy, labels, nearest = done.stdout.splitlines()
+    assert 0.4 < float(accuracy) < 1
+    assert "animal" in labels
+    assert len(nearest.split(",")) == 6
+    assert done.stderr == ""
+
+
+def test_the_map_names_every_file():
+    named = set(re.findall(r"^  (\w+\.py)", README, re.MULTILINE))
+    real = {path.name for path in (ROOT / "ade").glob("*.py")} - {
+        "__init__.py",
+        "errors.py",
+        "folders.py",
+        "progress.py",
+    }
+    assert named == real
+
+
+def test_a_file_imports_only_from_files_above_it():
+    order = ["errors", "folders", "progress", *re.findall(r"^  (\w+)\.py", README, re.MULTILINE)]
+    for name in order:
+        text = (ROOT / "ade" / f"{name}.py").read_text("utf8")
+        outside_cli = name not in ("cli", "display")  # these import when they are used, from anywhere above
+        for other in re.findall(r"^from ade\.(\w+) import", text, re.MULTILINE):
+            if outside_cli:
+                assert order.index(other) < order.index(name), f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("verb", re.findall(r"^ade (\w+)", README, re.MULTILINE))
+def test_the_commands_exist(verb, ade):
+    status, out, _ = ade(verb, "--help")
+    assert status == 0
+    assert "--json" in out
+    assert "--seed" in out
+
+
+def test_the_figures_are_the_recorded_ones():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.report", "--check"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
