@@ -40,9 +40,10 @@ def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tupl
     )
     known = records.load(folder)
     done = {record["key"] for record in known}
-    todo = list(
-        {run.key: run for run in wanted if run.key not in done and (device == "cpu" or _uses_gpu(run))}.values()
-    )
+    todo: dict[str, Run] = {}
+    for run in wanted:
+        if run.key not in done and (device == "cpu" or _uses_gpu(run)):
+            todo.setdefault(run.key, run)
     taken: dict[str, list[float]] = {}
     for record in known:
         if record["device"]["kind"] == device:
@@ -51,7 +52,7 @@ def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tupl
     def guess(run: Run) -> float:
         return statistics.median(taken[run.kind]) if run.kind in taken else GUESS.get(run.kind, {}).get(device, 30.0)
 
-    return todo, sum(map(guess, todo)) * (0.05 if only_quick else 1.0)
+    return list(todo.values()), sum(map(guess, todo.values())) * (0.05 if only_quick else 1.0)
 
 
 def _uses_gpu(run: Run) -> bool:
