@@ -12,7 +12,7 @@ from typing import Any
 from ade.errors import InputError
 from ade.progress import Report, silent
 from benchmarks import records
-from benchmarks.accuracy import Places, run_ade, run_main_job
+from benchmarks.accuracy import Places, codebook_for, run_ade, run_main_job
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.size import run_compression
@@ -80,6 +80,9 @@ def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, repo
         for done, run in enumerate(todo):
             finish(done, run, _make(run, places, report))
         return failed
+    for run in todo:  # codebooks first, so that no two runs at once make the same
+        if run.kind == "ade":
+            codebook_for(places, run.settings["teacher"], run.settings["distillation"], report)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
         waiting = {pool.submit(_make, run, places): run for run in todo}
