@@ -71,7 +71,9 @@ def run_demo(folder: Path, seed: int = 0, epochs: float = SHORT.epochs, report: 
         def titled(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
             report(name if stage == "train" else stage, done, total, figures)
 
-        classifier = train(codebook, rows, None, settings, Architecture(sat=sat), out, "overwrite", titled)
+        classifier = train(
+            codebook, rows, None, settings, Architecture(attend="tokens", sat=sat), out, "overwrite", titled
+        )
         seconds = time.perf_counter() - began
         return Entry(name, evaluate(classifier, test), seconds, (out / "model.safetensors").stat().st_size)
 

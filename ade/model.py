@@ -44,7 +44,7 @@ class AdeConfig(PretrainedConfig):
         pairs: int | None = None,
         max_pairs: int = 8,
         num_attention_heads: int | None = None,
-        attend: str = "tokens",
+        attend: str = "gated",
         sat: bool = True,
         positions: str = "grouped",
         position_scale: float = 1.0,

@@ -28,7 +28,10 @@ class DistillationSettings:
 class Architecture:
     """What a model on a given codebook may differ in."""
 
-    attend: Literal["tokens", "anchors", "gated"] = field(default="tokens", metadata={"help": "what SAT attends over"})
+    attend: Literal["tokens", "anchors", "gated"] = field(
+        default="gated",
+        metadata={"help": "over what: tokens, expanded anchors, or tokens whose context gates their anchors"},
+    )
     sat: bool = field(default=True, metadata={"help": "SAT, or its ablation: static composition alone"})
     positions: Literal["grouped", "each", "none"] = field(
         default="grouped", metadata={"help": "grouped (GPE), one each for every anchor, or none"}

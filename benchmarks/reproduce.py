@@ -18,6 +18,7 @@ from benchmarks.records import Run
 from benchmarks.size import run_compression
 from benchmarks.speed import run_latency, run_lookup, run_parameters
 from benchmarks.tables import TABLES, quick
+from benchmarks.throughput import run_throughput
 
 KINDS = {
     "demo": run_main_job,
@@ -25,6 +26,7 @@ KINDS = {
     "peer": run_peer,
     "compression": run_compression,
     "latency": run_latency,
+    "throughput": run_throughput,
     "lookup": run_lookup,
     "parameters": run_parameters,
 }

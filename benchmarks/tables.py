@@ -22,12 +22,12 @@ def ade_run(
     """One training run of ADE, every setting spelled out, so that a changed preset is a changed run."""
     training = asdict(replace(PRESETS[preset], seed=seed))
     training.pop("device")
-    pooling = shape.pop("pooling", "attention")
-    if pooling == "mean":  # Anchor & Transform: the weights belong to the type and stay
+    shape = {"attend": "tokens", "pooling": "attention", **shape}
+    if shape["pooling"] == "mean":  # Anchor & Transform: the weights belong to the type and stay
         training["train_weights"] = False
     distillation = asdict(DistillationSettings(anchors=anchors))
     distillation.pop("device")
-    architecture = asdict(Architecture(pooling=pooling, **shape))
+    architecture = asdict(Architecture(**shape))
     settings = {
         "revision": REVISION, "data": data, "rows": rows, "teacher": TEACHER, "preset": preset,
         "distillation": distillation, "training": training, "architecture": architecture,
@@ -45,7 +45,8 @@ def classification() -> list[Run]:
     name, runs = "classification", []
     for data in DATA:
         for seed in SEEDS:
-            runs += [ade_run(name, data, preset, 500, seed) for preset in ("strong", "paper")]
+            runs += [ade_run(name, data, "strong", 500, seed, attend=mode) for mode in ("gated", "tokens")]
+            runs += [ade_run(name, data, "paper", 500, seed)]
         runs += [ade_run(name, data, "strong", 500, 0, sat=False, pooling="mean")]
         runs += [peer_run(name, data, peer) for peer in PEERS]
     return runs
@@ -101,6 +102,15 @@ def latency() -> list[Run]:
     ]
 
 
+def throughput() -> list[Run]:
+    """AG News test texts, raw text to label, on a CPU: what a user waits for."""
+    systems = ("ADE tokens", "ADE gated", "ADE anchors", "tokenizer alone", "MiniLM-L6")
+    return [
+        Run("throughput", "throughput", {"revision": REVISION, "system": system, "data": "ag_news"})
+        for system in systems
+    ]
+
+
 def lookup() -> list[Run]:
     """Four ways to look a token up, as N, K and k grow."""
     shapes = [(n, 500, 8) for n in (1_000, 8_000, 32_000)] + [(8_000, k, 8) for k in (100, 2_000)]
@@ -123,6 +133,7 @@ TABLES: dict[str, Callable[[], list[Run]]] = {
     "compression": compression,
     "parameters": parameters,
     "latency": latency,
+    "throughput": throughput,
     "lookup": lookup,
 }
 
