@@ -23,23 +23,31 @@ LAST, BEST, METRICS, DONE = "checkpoint.safetensors", "best.safetensors", "metri
 Existing = Literal["refuse", "resume", "overwrite"]
 
 
+def check_run_folder(folder: Path, existing: Existing) -> None:
+    """Refuse a folder that holds something else, or a run that may be neither resumed nor overwritten."""
+    if folder.is_file():
+        raise InputError(f"{folder}: is a file, an output folder is needed")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not any((folder / name).exists() for name in (LAST, DONE, METRICS)):
+        raise InputError(f"{folder}: already holds something else; choose a new folder")
+    if existing == "refuse":
+        raise InputError(f"{folder}: already holds a run; pass --resume to go on or --overwrite to start over")
+
+
 class RunFolder:
     """One run's folder; `identity` says which run it is (settings, data, codebook), so that no other is resumed."""
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], existing: Existing) -> None:
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.folder = folder
         self.identity = json.loads(json.dumps(identity))
-        ours = any((folder / name).exists() for name in (LAST, DONE, METRICS))
-        if folder.is_file():
-            raise InputError(f"{folder}: is a file, an output folder is needed")
-        if folder.exists() and any(folder.iterdir()):
-            if not ours:
-                raise InputError(f"{folder}: already holds something else; choose a new folder")
-            if existing == "refuse":
-                raise InputError(f"{folder}: already holds a run; pass --resume to go on or --overwrite to start over")
-            if existing == "overwrite":
-                shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, existing: Existing) -> None:
+        """Make the folder; an earlier run in it goes where `existing` says so."""
+        check_run_folder(self.folder, existing)
+        if existing == "overwrite" and self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def finished(self) -> bool:
@@ -53,9 +61,7 @@ class RunFolder:
             return None
         state, about = _read(self.folder / LAST)
         self._same(json.loads(about["identity"]))
-        progress = json.loads(about["progress"])
-        self._cut_metrics(progress["step"])
-        return progress, state, _read(self.folder / BEST)[0]
+        return json.loads(about["progress"]), state, _read(self.folder / BEST)[0]
 
     def save(self, progress: Mapping[str, Any], state: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
         """Keep the state after a step, and the best weights where they are new."""
@@ -92,8 +98,8 @@ class RunFolder:
                 )
         return True
 
-    def _cut_metrics(self, step: int) -> None:
-        """Forget what was logged after the checkpoint: those steps are about to be run again."""
+    def forget_after(self, step: int) -> None:
+        """Drop what was logged after this step: the steps after it are about to be run again."""
         path = self.folder / METRICS
         lines = path.read_text("utf8").splitlines(keepends=True) if path.exists() else []
         with new_file(path) as draft:

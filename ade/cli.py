@@ -141,7 +141,7 @@ def distill(
     loaded = load_teacher(teacher)
     frequencies = None
     if corpus is not None:
-        with open(corpus, encoding="utf8") as lines:
+        with _lines(str(corpus)) as lines:
             frequencies = count_tokens(loaded.tokenizer, lines, len(loaded.table))
     with display.progress() as report:
         codebook = distil(loaded, DistillationSettings(**_pick(DistillationSettings, settings)), frequencies, report)

@@ -258,7 +258,7 @@ def _from_hub(name: str, split: str, text_column: str, label_column: str) -> Dat
     else:
         raise InputError(f"{name}: has no split '{split}'")
     feature = found.features.get(label_column)
-    plain = _from_table(found.with_format("arrow")[:], name, text_column, label_column)
+    plain = _from_table(found.data.table, name, text_column, label_column)
     if isinstance(feature, datasets.ClassLabel):  # the column holds numbers, the names stand beside it
         names = tuple(feature.names)
         return Dataset(plain.texts, np.array([int(name) for name in plain.names])[plain.labels], names)

@@ -213,7 +213,7 @@ class AdeForSequenceClassification(AdePreTrainedModel):
     def __init__(self, config: AdeConfig) -> None:
         super().__init__(config)
         self.ade = AdeModel(config)
-        self.pooler = nn.Linear(config.hidden_size, 1)
+        self.pooler = nn.Linear(config.hidden_size, 1).requires_grad_(config.pooling == "attention")
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()

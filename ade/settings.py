@@ -7,6 +7,13 @@ at once.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ade.errors import InputError
+
+
+def _need(met: bool, name: str, what: str, given: object) -> None:
+    if not met:
+        raise InputError(f"{name} must be {what}, not {given}")
+
 
 @dataclass(frozen=True)
 class DistillationSettings:
@@ -22,6 +29,11 @@ class DistillationSettings:
     rounds: int = field(default=12, metadata={"help": "rounds over the table"})
     seed: int = field(default=0, metadata={"help": "what every random choice follows from"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+
+    def __post_init__(self) -> None:
+        for name in ("anchors", "pairs", "rounds"):
+            _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        _need(self.threshold >= 0, "threshold", "0 or more", self.threshold)
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,10 @@ class Architecture:
     )
     heads: int = field(default=0, metadata={"help": "attention heads; 0 for heads of width 64"})
     max_tokens: int = field(default=512, metadata={"help": "tokens a text is cut to"})
+
+    def __post_init__(self) -> None:
+        _need(self.heads >= 0, "heads", "0 or more", self.heads)
+        _need(self.max_tokens >= 1, "max_tokens", "at least 1", self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -66,6 +82,14 @@ class TrainingSettings:
     train_weights: bool = field(default=True, metadata={"help": "let the pairs' weights move"})
     seed: int = field(default=0, metadata={"help": "what every random choice follows from"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+
+    def __post_init__(self) -> None:
+        _need(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
+        _need(self.steps >= 0, "steps", "0 or more", self.steps)
+        _need(self.epochs > 0, "epochs", "above 0", self.epochs)
+        _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
+        for name in ("dropout", "token_dropout"):
+            _need(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", getattr(self, name))
 
 
 STRONG = TrainingSettings()

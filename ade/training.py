@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from ade.batching import Encoded, encode, shuffled_batches
-from ade.checkpoints import Existing, RunFolder
+from ade.checkpoints import Existing, RunFolder, check_run_folder
 from ade.codebook import Codebook
 from ade.data import Dataset
 from ade.distillation import resolve_device
@@ -73,18 +74,23 @@ def train(
     if dev is None:
         data, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), settings.seed)
     architecture = architecture or Architecture()
+    if out is None:
+        run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
+        _loop(run, None, report)
+        return run.classifier
+    check_run_folder(Path(out), existing)  # before anything takes time
     run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
-    folder = None
-    if out is not None and run.accelerator.is_main_process:
-        folder = RunFolder(Path(out), _identity(run, codebook, architecture), existing)
-        if folder.finished:
-            return Classifier.load(out, settings.device)
-    if out is not None and existing == "resume":
-        run.accelerator.wait_for_everyone()
-        _restore(run, folder or RunFolder(Path(out), _identity(run, codebook, architecture), existing))
-    _loop(run, folder, report)
-    if folder is not None:
+    folder = RunFolder(Path(out), _identity(run, codebook, architecture))
+    if run.accelerator.is_main_process:
+        folder.begin(existing)
+    run.accelerator.wait_for_everyone()
+    if folder.finished:
+        return Classifier.load(out, settings.device)
+    _restore(run, folder)
+    _loop(run, folder if run.accelerator.is_main_process else None, report)
+    if run.accelerator.is_main_process:
         folder.finish(run.classifier, {"dev_accuracy": run.kept, "steps": run.step})
+    run.accelerator.wait_for_everyone()
     return run.classifier
 
 
@@ -98,6 +104,8 @@ def _prepare(
 ) -> _Run:
     device = resolve_device(settings.device)
     narrow = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if AcceleratorState._shared_state and AcceleratorState().distributed_type == DistributedType.NO:
+        AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run of this process may have used another
     accelerator = Accelerator(mixed_precision="bf16" if narrow else "no", cpu=device.type == "cpu")
     texts = encode(codebook.tokenizer, data.texts, architecture.max_tokens, report)
     settings = fitted(settings, len(data.names), float(texts.lengths.mean()))
@@ -223,6 +231,8 @@ def _restore(run: _Run, folder: RunFolder) -> None:
     if loaded is None:
         return
     progress, state, best = loaded
+    if run.accelerator.is_main_process:
+        folder.forget_after(progress["step"])
     run.step, run.best, run.kept, run.stale = (progress[name] for name in ("step", "best", "kept", "stale"))
     run.kept_weights = {name: tensor.to(run.accelerator.device) for name, tensor in best.items()}
     for name, parameter in _trained(run):

@@ -223,9 +223,17 @@ def demo(book: Book) -> str:
 
 SECTIONS: dict[str, Callable[[Book], str]] = {
     "demo": demo,
-    "classification": classification, "sat": sat, "anchors": anchors, "attend": attend, "gpe": gpe,
-    "compression": compression, "parameters": parameters, "latency": latency, "throughput": throughput, "lookup": lookup,
-}  # fmt: skip
+    "classification": classification,
+    "sat": sat,
+    "anchors": anchors,
+    "attend": attend,
+    "gpe": gpe,
+    "compression": compression,
+    "parameters": parameters,
+    "latency": latency,
+    "throughput": throughput,
+    "lookup": lookup,
+}
 
 
 def pages(found: list[Record]) -> dict[Path, str]:

@@ -8,6 +8,8 @@ import sys
 import time
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 SPEED = ["--steps", "400", "--batch-size", "16", "--learning-rate", "0.01", "--device", "cpu"]
 
@@ -220,6 +222,23 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
         out, errors = process.communicate(timeout=300)
     assert errors == ""
     assert json.loads(out)["test"]["accuracy"] > 0.9
+
+
+def test_several_processes_train_the_same_model(book, topic_folder, tmp_path):
+    """Two processes share each batch; without dropout they end where one process ends, up to rounding."""
+    words = ("train", "--codebook", book, "--data", topic_folder, "--device", "cpu", "--steps", "40", "--json")
+    words = (*words, "--dropout", "0", "--token-dropout", "0", "--batch-size", "20")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "ade.cli"]
+    done = subprocess.run(
+        [*launch, *map(str, words), "--out", str(tmp_path / "two")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    with _ade(*words, "--out", tmp_path / "one") as process:
+        out, _ = process.communicate(timeout=120)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
+    assert json.loads(out)["test"]["n"] == 100
 
 
 def test_help_is_quick_to_import():

@@ -64,6 +64,22 @@ def test_numeric_labels_keep_their_order(tmp_path):
     assert load_dataset(tmp_path / "d.csv").names == ("1", "2", "9", "10")
 
 
+def test_a_hub_data_set_keeps_its_label_names(tmp_path, monkeypatch):
+    """The hub's own loader, pointed at a folder laid out like a repository there."""
+    import datasets
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    rows = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, 1]}, features=features)
+    (tmp_path / "repo" / "data").mkdir(parents=True)
+    rows.to_parquet(tmp_path / "repo" / "data" / "train-00000-of-00001.parquet")
+    found = data._from_hub(str(tmp_path / "repo"), "train", "text", "label")
+    assert list(found.texts) == ["a", "b", "c"]
+    assert [found.names[i] for i in found.labels] == ["yes", "no", "yes"]
+    with pytest.raises(InputError, match="no split 'dev'"):
+        data._from_hub(str(tmp_path / "repo"), "dev", "text", "label")
+
+
 def test_splits_of_a_folder(tmp_path):
     _write(tmp_path / "train.csv", "csv")
     _write(tmp_path / "validation.csv", "csv")

@@ -168,6 +168,27 @@ def test_resuming_another_run_is_refused(codebook, topics, tmp_path, monkeypatch
     assert (tmp_path / "run" / DONE).exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"epochs": -1.0}, "epochs must be above 0"),
+    ],
+)
+def test_impossible_settings(changes, message):
+    with pytest.raises(InputError, match=message):
+        replace(STRONG, **changes)
+
+
+def test_an_occupied_folder_is_refused_before_any_work(codebook, topics, tmp_path, monkeypatch):
+    (tmp_path / "mine.txt").write_text("precious")
+    monkeypatch.setattr(training, "encode", None)  # would fail if it were reached
+    with pytest.raises(InputError, match="something else"):
+        train(codebook, topics, settings=QUICK, out=tmp_path)
+
+
 def test_bad_data(codebook, topics, tmp_path):
     one = Dataset(["goal", "match"], np.array([0, 0]), ("x",))
     with pytest.raises(InputError, match="at least two classes"):
