@@ -29,6 +29,7 @@ bench-quick: $(STAMP)
 
 # Pages and plots from benchmarks/results.
 report: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.report
 
 clean:

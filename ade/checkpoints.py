@@ -6,6 +6,7 @@ first two give way to the model's own files and `training.json`.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ade.errors import InputError
-from ade.folders import new_file
+from ade.folders import new_file, new_folder
 from ade.inference import Classifier
 
 LAST, BEST, METRICS, DONE = "checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "training.json"
@@ -29,7 +30,8 @@ def check_run_folder(folder: Path, existing: Existing) -> None:
         raise InputError(f"{folder}: is a file, an output folder is needed")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not any((folder / name).exists() for name in (LAST, DONE, METRICS)):
+    names = {path.name for path in folder.iterdir()}
+    if not names & {LAST, DONE} and names != {METRICS}:
         raise InputError(f"{folder}: already holds something else; choose a new folder")
     if existing == "refuse":
         raise InputError(f"{folder}: already holds a run; pass --resume to go on or --overwrite to start over")
@@ -72,7 +74,7 @@ class RunFolder:
                     save_file(best, draft)
             with new_file(self.folder / LAST) as draft:
                 save_file(state, draft, about)
-        except (OSError, SafetensorError) as error:
+        except (OSError, InputError) as error:
             reason = f"cannot write the checkpoint ({error}); the last good one is kept, go on with --resume"
             raise InputError(f"{self.folder}: {reason}") from None
 
@@ -83,9 +85,12 @@ class RunFolder:
 
     def finish(self, classifier: Classifier, figures: Mapping[str, Any]) -> None:
         """Put the finished model in place of the checkpoints."""
-        classifier.write(self.folder)
-        with new_file(self.folder / DONE) as draft:
-            draft.write_text(json.dumps({**figures, "identity": self.identity}, indent=2) + "\n", "utf8")
+        with new_folder(self.folder / "finished") as draft:
+            classifier.write(draft)
+            (draft / DONE).write_text(json.dumps({**figures, "identity": self.identity}, indent=2) + "\n", "utf8")
+        for path in sorted((self.folder / "finished").iterdir(), key=lambda path: path.name == DONE):
+            os.replace(path, self.folder / path.name)
+        (self.folder / "finished").rmdir()
         for name in (LAST, BEST):
             (self.folder / name).unlink(missing_ok=True)
 
@@ -103,7 +108,14 @@ class RunFolder:
         path = self.folder / METRICS
         lines = path.read_text("utf8").splitlines(keepends=True) if path.exists() else []
         with new_file(path) as draft:
-            draft.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), "utf8")
+            draft.write_text("".join(line for line in lines if _step_of(line) <= step), "utf8")
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):  # torn by a kill in the middle of writing
+        return float("inf")
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

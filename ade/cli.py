@@ -4,6 +4,7 @@ Heavy modules are imported inside the verbs, so that help and bad arguments answ
 """
 
 import inspect
+import io
 import json
 import os
 import sys
@@ -19,12 +20,11 @@ from rich.console import Console
 
 from ade import display
 from ade.errors import InputError
-from ade.settings import PRESETS, Architecture, DistillationSettings, TrainingSettings
+from ade.settings import PRESETS, SHAPES, Architecture, DistillationSettings, TrainingSettings
 
 app = typer.Typer(
     name="ade",
     help="Adaptive Dictionary Embeddings: distil a table, train a small classifier, look inside.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -46,13 +46,13 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore")
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
         status = app(standalone_mode=False)
+        sys.stdout.flush()
     except InputError as error:
         status = _fail(str(error))
-    except BrokenPipeError:  # the reader of our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
     except OSError as error:
         status = _fail(f"{error.filename or 'error'}: {error.strerror or error}")
     except KeyboardInterrupt:
@@ -160,7 +160,7 @@ def distill(
 
 @app.command()
 @_finished
-@flags_of(Architecture)
+@flags_of(Architecture, optional=True)
 @flags_of(TrainingSettings, optional=True)
 def train(
     codebook: Annotated[Path, typer.Option(help="A codebook folder.", show_default=False)],
@@ -196,10 +196,12 @@ def train(
         split: part if split == "train" else part.relabelled(parts["train"].names) for split, part in parts.items()
     }
     chosen = replace(PRESETS[preset], **_pick(TrainingSettings, settings))
-    shape = Architecture(**_pick(Architecture, settings))
+    shape = replace(SHAPES[preset], **_pick(Architecture, settings))
     existing: Literal["refuse", "resume", "overwrite"] = "resume" if resume else "overwrite" if overwrite else "refuse"
     with display.progress() as report:
         classifier = fit(book, parts["train"], parts.get("dev"), chosen, shape, out, existing, report)
+    if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first one speaks
+        return
     about = json.loads((out / "training.json").read_text("utf8"))
     result = {"model": str(out), "dev_accuracy": about["dev_accuracy"], "steps": about["steps"]}
     if "test" in parts:
@@ -245,15 +247,20 @@ def predict(
             found = [{"label": label, "probability": probability} for label, probability in predictions]
             print(json.dumps({"predictions": found}))
             return
-        for label, probability in predictions:
-            sys.stdout.write(f"{label}\t{probability:.4f}\n")
-        sys.stdout.flush()
+        try:
+            for label, probability in predictions:
+                sys.stdout.write(f"{label}\t{probability:.4f}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader of our output has had enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def _lines(file: str) -> Iterator[Iterator[str]]:
     try:
         if file == "-":
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(encoding="utf8", errors="strict")
             yield (line.rstrip("\r\n") for line in sys.stdin)
         else:
             with open(file, encoding="utf8") as opened:

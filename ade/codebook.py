@@ -6,7 +6,7 @@ norm one, and so have the composed rows, up to what the pairs cannot express.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional as F
 
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
+from ade.teachers import read_tokenizer
 
 MARKER = "codebook.json"
 TENSORS = "codebook.safetensors"
@@ -116,15 +118,19 @@ class Codebook:
         start, stop = self.offsets[token : token + 2].tolist()
         return self.indices[start:stop].long(), self.weights[start:stop]
 
-    def rows(self, tokens: Tensor | None = None) -> Tensor:
-        """Composed rows, one for each of these tokens (of all, where none are given): what the pairs say."""
-        if tokens is not None:
-            return torch.stack(
-                [weights @ self.anchors[indices] for indices, weights in map(self.pairs_of, tokens.tolist())]
-            )
-        return torch.nn.functional.embedding_bag(
-            self.indices.long(), self.anchors, self.offsets[:-1], mode="sum", per_sample_weights=self.weights
-        )  # (N, d)
+    def rows(self, start: int = 0, stop: int | None = None) -> Tensor:
+        """Composed rows of the tokens from `start` to `stop` (of all, where neither is given): what the pairs say."""
+        offsets = self.offsets[start : (self.vocabulary if stop is None else stop) + 1]
+        pairs = slice(int(offsets[0]), int(offsets[-1]))
+        indices, weights = self.indices[pairs].long(), self.weights[pairs]
+        return F.embedding_bag(
+            indices, self.anchors, offsets[:-1] - offsets[0], mode="sum", per_sample_weights=weights
+        )  # (stop - start, d)
+
+    def blocks(self, size: int = 8192) -> Iterator[tuple[int, Tensor]]:
+        """All composed rows, a block at a time, each with the token it starts at: the whole table is never built."""
+        for start in range(0, self.vocabulary, size):
+            yield start, self.rows(start, min(start + size, self.vocabulary))
 
     def thresholded(self, threshold: float) -> "Codebook":
         """Without the pairs whose weight is smaller than the threshold; each token keeps its largest."""
@@ -156,7 +162,10 @@ class Codebook:
         folder = Path(folder)
         if not (folder / MARKER).is_file():
             raise InputError(f"{folder}: not a codebook folder (no {MARKER}); make one with 'ade distill'")
-        about = json.loads((folder / MARKER).read_text("utf8"))
+        try:
+            about = json.loads((folder / MARKER).read_text("utf8"))
+        except ValueError as error:
+            raise InputError(f"{folder / MARKER}: not readable JSON ({error})") from None
         if about.pop("format", None) != 1:
             raise InputError(f"{folder / MARKER}: a codebook format this version does not know")
         try:
@@ -168,7 +177,7 @@ class Codebook:
             raise InputError(
                 f"{folder / TENSORS}: not a codebook, it holds {', '.join(sorted(tensors)[:5]) or 'nothing'}"
             )
-        return cls(**tensors, tokenizer=Tokenizer.from_file(str(folder / "tokenizer.json")), about=about)
+        return cls(**tensors, tokenizer=read_tokenizer(folder / "tokenizer.json"), about=about)
 
     def _tensors(self) -> dict[str, Tensor]:
         return {

@@ -28,11 +28,12 @@ IN_MEMORY = 1 << 30  # files up to this many bytes are read at once, larger ones
 class Texts(Sequence[str]):
     """Strings in an Arrow column: sliced without copying, memory-mapped where the column is."""
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
+    def __init__(self, column: pa.ChunkedArray, rows: np.ndarray | None = None) -> None:
         self.column = column
+        self.rows = rows  # which of the column's strings, in which order; all where None
 
     def __len__(self) -> int:
-        return len(self.column)
+        return len(self.column) if self.rows is None else len(self.rows)
 
     @overload
     def __getitem__(self, key: int) -> str: ...
@@ -41,8 +42,10 @@ class Texts(Sequence[str]):
     def __getitem__(self, key: int | slice) -> str | list[str]:
         if isinstance(key, slice):
             start, stop, step = key.indices(len(self))
+            if self.rows is not None:
+                return self.column.take(pa.array(self.rows[start:stop:step])).to_pylist()
             return self.column.slice(start, max(0, stop - start)).to_pylist()[::step]
-        return self.column[key].as_py()
+        return self.column[key if self.rows is None else int(self.rows[key])].as_py()
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), 8192):
@@ -50,7 +53,7 @@ class Texts(Sequence[str]):
 
     def take(self, rows: np.ndarray) -> "Texts":
         """The texts at these rows, in this order."""
-        return Texts(self.column.take(pa.array(rows)))
+        return Texts(self.column, rows if self.rows is None else self.rows[rows])
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class Dataset:
         unknown = sorted({self.names[i] for i in np.unique(self.labels)} - set(names))
         if unknown:
             raise InputError(f"labels the model was not trained on: {', '.join(unknown[:5])} (it knows {len(names)})")
-        place = np.array([names.index(name) if name in names else -1 for name in self.names])
+        known = {name: i for i, name in enumerate(names)}
+        place = np.array([known.get(name, -1) for name in self.names], dtype=np.int64)
         return Dataset(self.texts, place[self.labels], tuple(names))
 
 
@@ -120,7 +124,9 @@ def has_split(source: str | Path, split: str) -> bool:
         return split == "train"
     if path.is_dir():
         return bool(_split_files(path, split))
-    return str(source) == EMBEDDED and split in ("train", "test")
+    if str(source) == EMBEDDED:
+        return split in ("train", "test")
+    return split == "train" or not _hub_splits(str(source)).isdisjoint(SPLITS[split])
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:
@@ -143,8 +149,8 @@ def _looks_like_hub_name(source: str) -> bool:
 def _read_table(path: Path, names: list[str] | None = None) -> pa.Table:
     """A file as an Arrow table; every CSV field as a string, since labels like 01 are names, not numbers."""
     kind = READERS[path.suffix]
-    if path.stat().st_size > IN_MEMORY and names is None:
-        return _read_mapped(path, kind)
+    if path.stat().st_size > IN_MEMORY:
+        return _read_mapped(path, kind, names)
     try:
         if kind == "csv":
             return _read_csv(path, names)
@@ -167,10 +173,15 @@ def _read_csv(path: Path, names: list[str] | None) -> pa.Table:
     )
 
 
-def _read_mapped(path: Path, kind: str) -> pa.Table:
+def _read_mapped(path: Path, kind: str, names: list[str] | None) -> pa.Table:
     import datasets
 
-    options: dict[str, Any] = {"sep": _delimiter(path)} if kind == "csv" else {}
+    options: dict[str, Any] = {}
+    if kind == "csv":
+        header = names or _csv_header(path)
+        strings = datasets.Features({name: datasets.Value("large_string") for name in header})
+        options = {"sep": _delimiter(path), "features": strings, "keep_default_na": False}
+        options |= {"column_names": names, "header": None} if names else {}
     return datasets.load_dataset(kind, data_files=str(path), split="train", **options).data.table
 
 
@@ -228,19 +239,32 @@ def _from_table(table: pa.Table, source: Path | str, text_column: str, label_col
             raise InputError(f"{source}: no column '{column}', the columns are {', '.join(table.column_names[:8])}")
     if table.num_rows == 0:
         raise InputError(f"{source}: has a header but no rows")
-    texts = pc.fill_null(table.column(text_column).cast(pa.large_string()), "")
     column = table.column(label_column)
+    for name in (text_column, label_column):
+        if pa.types.is_nested(table.column(name).type):
+            raise InputError(f"{source}: column '{name}' holds {table.column(name).type}, expected plain values")
+    texts = pc.fill_null(table.column(text_column).cast(pa.large_string()), "")
     if column.null_count:
         raise InputError(f"{source}: {column.null_count} rows have no label")
     encoded = _chunked(column.cast(pa.large_string())).combine_chunks().dictionary_encode()
     found = encoded.dictionary.to_pylist()
     names = sorted(found, key=lambda name: (int(name), "") if name.lstrip("-").isdigit() else (0, name))
-    place = np.array([names.index(name) for name in found], dtype=np.int64)
+    known = {name: i for i, name in enumerate(names)}
+    place = np.array([known[name] for name in found], dtype=np.int64)
     return Dataset(Texts(_chunked(texts)), place[encoded.indices.to_numpy()], tuple(names))
 
 
 def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+
+
+def _hub_splits(name: str) -> set[str]:
+    import datasets
+
+    try:
+        return set(datasets.get_dataset_split_names(name))
+    except Exception:  # not on the hub, or the hub out of reach: loading it will say so
+        return set()
 
 
 def _from_hub(name: str, split: str, text_column: str, label_column: str) -> Dataset:
@@ -260,8 +284,10 @@ def _from_hub(name: str, split: str, text_column: str, label_column: str) -> Dat
     feature = found.features.get(label_column)
     plain = _from_table(found.data.table, name, text_column, label_column)
     if isinstance(feature, datasets.ClassLabel):  # the column holds numbers, the names stand beside it
-        names = tuple(feature.names)
-        return Dataset(plain.texts, np.array([int(name) for name in plain.names])[plain.labels], names)
+        numbers = np.array([int(name) for name in plain.names])
+        if numbers.min() < 0:
+            raise InputError(f"{name}: the split '{split}' has no labels (its label column holds {numbers.min()})")
+        return Dataset(plain.texts, numbers[plain.labels], tuple(feature.names))
     return plain
 
 

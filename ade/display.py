@@ -30,8 +30,9 @@ WIDTH = 100
 
 def console() -> Console:
     """Standard output; colours only on a terminal."""
-    found = Console(highlight=False)
-    return Console(highlight=False, width=min(WIDTH, found.width) if found.is_terminal else WIDTH)
+    found = Console()
+    width = min(WIDTH, found.width) if found.is_terminal else WIDTH
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 @contextmanager
@@ -192,4 +193,4 @@ def reproduced(to: Console, result: Mapping[str, Any]) -> None:
     """How many runs were made, and which could not be."""
     to.print(f"{result['runs'] - len(result['failed'])} runs recorded in {result['results']}")
     for line in result["failed"]:
-        to.print(f"not made: {line}", markup=False)
+        to.print(f"not made: {line}")

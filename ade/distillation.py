@@ -64,6 +64,7 @@ def distill(
     anchors, indices, weights = solve(rows, settings, generator, report)
     keep = (weights.abs() >= settings.threshold) & (weights != 0)  # (N, k)
     keep[torch.arange(count), weights.abs().argmax(1)] = True
+    _revive(rows, anchors, indices, weights, keep)
     figures = _quality(rows, anchors, indices, weights * keep)
     return Codebook.from_pairs(
         anchors, indices[keep], weights[keep], keep.sum(1), teacher.tokenizer,
@@ -115,6 +116,44 @@ def _block_size(settings: DistillationSettings, dim: int) -> int:
     return max(64, min(16384, (1 << 26) // ((settings.pairs + 1) * settings.anchors + 4 * dim)))
 
 
+def _revive(rows: _Rows, anchors: Tensor, indices: Tensor, weights: Tensor, keep: Tensor) -> None:
+    """Give every anchor that no pair uses to a row that is served badly: it becomes that row, and its only pair.
+
+    Only rows whose own anchors serve others too are taken, so that no anchor dies for another; on a table with
+    fewer distinct rows than anchors some may stay unused.
+    """
+    dead = (_uses(indices, keep, len(anchors)) == 0).nonzero()[:, 0].tolist()
+    if not dead:
+        return
+    cosine, uses = _cosines(rows, anchors, indices, weights * keep), _uses(indices, keep, len(anchors))
+    filled = torch.cat([block.norm(dim=1).cpu() > 0 for _, block, _ in rows.blocks(8192)])
+    for row in cosine.masked_fill(~filled, torch.inf).argsort().tolist():
+        if not dead:
+            return
+        mine = indices[row][keep[row]]
+        if filled[row] and int(uses[mine].min()) > 1:
+            anchor = dead.pop()
+            anchors[anchor] = rows.take(torch.tensor([row]))[0]
+            uses[mine] -= 1
+            uses[anchor] += 1
+            keep[row] = False
+            indices[row, 0], weights[row, 0], keep[row, 0] = anchor, 1.0, True
+
+
+def _uses(indices: Tensor, keep: Tensor, count: int) -> Tensor:
+    """How many pairs each anchor has."""
+    return torch.bincount(indices[keep], minlength=count)  # (K,)
+
+
+def _cosines(rows: _Rows, anchors: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
+    """Cosine of every composed row to the teacher's."""
+    cosine = torch.empty(len(rows))
+    for part, block, _ in rows.blocks(2048):
+        w, j = weights[part].to(anchors.device), indices[part].to(anchors.device)
+        cosine[part] = F.cosine_similarity(torch.einsum("nk,nkd->nd", w, anchors[j]), block, dim=1).cpu()
+    return cosine
+
+
 # ---- pursuit ----
 
 
@@ -127,32 +166,18 @@ def _solve_by_pursuit(
         indices, weights, cosine = _pursue_all(sample, anchors, settings)
         report("pursuit", done, settings.rounds + 1, {"cosine": float((cosine * sample.importance).mean())})
         anchors = _update_anchors(sample, anchors, indices, weights, cosine)
-    for _ in range(settings.anchors):  # every anchor serves somebody; one pass is nearly always enough
-        indices, weights, cosine = _pursue_all(rows, anchors, settings)
-        dead = (torch.bincount(indices.flatten(), (weights.flatten() != 0).float(), settings.anchors) == 0).nonzero()[
-            :, 0
-        ]
-        if len(dead) == 0:
-            break
-        anchors[dead] = rows.take(cosine.argsort()[: len(dead)])
-    report(
-        "pursuit",
-        settings.rounds + 1,
-        settings.rounds + 1,
-        {"cosine": float((cosine * rows.importance).mean())},
-    )
+    indices, weights, cosine = _pursue_all(rows, anchors, settings)
+    figures = {"cosine": float((cosine * rows.importance).mean())}
+    report("pursuit", settings.rounds + 1, settings.rounds + 1, figures)
     return anchors, indices, weights
 
 
 def _sample(rows: _Rows, size: int, generator: torch.Generator) -> _Rows:
-    """The rows the anchors are fitted on: all of them, or the share that matters most and a random rest."""
+    """The rows the anchors are fitted on: all of them, or a random part of a large table, weights kept."""
     if len(rows) <= size:
         return rows
-    chance = rows.importance.clamp(min=0.25)
-    chosen = torch.multinomial(chance, size, generator=generator).sort().values
-    # A row drawn with a higher chance stands for itself more often; undo that in its weight.
-    importance = rows.importance[chosen] / chance[chosen]
-    return _Rows(rows.table[chosen], importance / importance.mean(), rows.device)
+    chosen = torch.randperm(len(rows), generator=generator)[:size].sort().values
+    return _Rows(rows.table[chosen], rows.importance[chosen], rows.device)
 
 
 def _spherical_kmeans(rows: _Rows, count: int, generator: torch.Generator, report: Report, rounds: int = 6) -> Tensor:
@@ -219,7 +244,7 @@ def _update_anchors(rows: _Rows, anchors: Tensor, indices: Tensor, weights: Tens
     used = square.diagonal() > 0
     ridge = 1e-3 * square.diagonal().clamp(min=1e-3)
     fitted = torch.linalg.solve(square + ridge.diag(), product + ridge.unsqueeze(1) * anchors)
-    fitted[~used] = rows.take(cosine.argsort()[: int((~used).sum())])  # revive at the rows served worst
+    fitted[~used] = rows.take(cosine.argsort()[: int((~used).sum())])  # start again at the rows served worst
     return F.normalize(fitted, dim=1)
 
 
@@ -244,7 +269,7 @@ def _solve_by_gradient(
         weights = (weights if settings.signed else weights.clamp(min=0)).clone().requires_grad_()
     _descend(rows, anchors, weights, indices, settings, generator, steps, report)
     with torch.no_grad():
-        length = anchors.norm(dim=1)  # anchors to norm one, composed rows to norm one
+        length = anchors.norm(dim=1).clamp(min=1e-6)  # anchors to norm one, composed rows to norm one
         weights = (weights if settings.signed else weights.clamp(min=0)) * length[indices]
         unit = anchors / length.unsqueeze(1)
         parts = zip(weights.split(4096), indices.split(4096), strict=True)
@@ -282,12 +307,9 @@ def _descend(
 
 def _quality(rows: _Rows, anchors: Tensor, indices: Tensor, weights: Tensor) -> dict[str, Any]:
     """Mean and percentile cosine to the teacher, and how many anchors nobody uses."""
-    cosine = torch.empty(len(rows))
-    for part, block, _ in rows.blocks(2048):
-        w, j = weights[part].to(anchors.device), indices[part].to(anchors.device)
-        cosine[part] = F.cosine_similarity(torch.einsum("nk,nkd->nd", w, anchors[j]), block, dim=1).cpu()
+    cosine = _cosines(rows, anchors, indices, weights)
     spread = torch.quantile(cosine, torch.tensor([0.05, 0.5, 0.95]))
-    used = torch.bincount(indices.flatten(), (weights.flatten() != 0).float(), len(anchors)) > 0
+    used = _uses(indices, weights != 0, len(anchors)) > 0
     return {
         "cosine": float(cosine.mean()),
         "weighted_cosine": float((cosine * rows.importance).mean()),

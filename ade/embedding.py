@@ -48,7 +48,7 @@ class AnchorEmbedding(nn.Module):
     @torch.no_grad()
     def load_codebook(self, codebook: Codebook) -> None:
         """Take over a codebook's values (shapes must agree)."""
-        norm = codebook.rows().norm(dim=1).clamp(min=1e-6)  # (N,)
+        norm = torch.cat([rows.norm(dim=1) for _, rows in codebook.blocks()]).clamp(min=1e-6)  # (N,)
         self.anchors.copy_(codebook.anchors * codebook.dim**0.5)
         self.weights.copy_(codebook.weights / norm.repeat_interleave(codebook.counts.long()))
         self.indices.copy_(codebook.indices)

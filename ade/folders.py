@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from ade.errors import InputError
 
 
@@ -25,6 +27,7 @@ def check_free(folder: Path, marker: str, overwrite: bool) -> None:
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into that takes the name `folder` only when all of it has been written."""
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     draft.chmod(0o755)
@@ -37,6 +40,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             os.replace(draft, folder)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise InputError(f"{folder}: cannot write ({error})") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -50,5 +55,7 @@ def new_file(path: Path) -> Iterator[Path]:
         with open(draft, "rb") as file:
             os.fsync(file.fileno())
         os.replace(draft, path)
+    except SafetensorError as error:
+        raise InputError(f"{path}: cannot write ({error})") from None
     finally:
         draft.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from ade.distillation import resolve_device
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
 from ade.model import AdeForSequenceClassification
+from ade.teachers import read_tokenizer
 
 MARKER = "config.json"
 CHUNK = 4096  # texts held at once while streaming
@@ -92,7 +93,7 @@ class Classifier:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> "Classifier":
-        """Read a model folder, or fetch one by its hub name (safetensors only, no remote code)."""
+        """Read a model folder (safetensors only, no remote code)."""
         path = Path(folder)
         if not (path / MARKER).is_file():
             raise InputError(f"{path}: not a model folder (no {MARKER}); make one with 'ade train'")
@@ -100,12 +101,16 @@ class Classifier:
             raise InputError(f"{path}: has no tokenizer.json")
         try:
             with _quiet():
-                model = AdeForSequenceClassification.from_pretrained(path, use_safetensors=True)
+                model, found = AdeForSequenceClassification.from_pretrained(
+                    path, use_safetensors=True, output_loading_info=True
+                )
         except InputError:
             raise
         except Exception as error:  # whatever transformers and safetensors make of a foreign or broken folder
             raise InputError(f"{path}: not a readable ADE model ({str(error).splitlines()[0]})") from None
-        return cls(model.to(resolve_device(device)), Tokenizer.from_file(str(path / "tokenizer.json")))
+        if model.config.model_type != "ade" or any(found.values()):
+            raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
+        return cls(model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json"))
 
 
 @contextmanager

@@ -65,10 +65,10 @@ def nearest_words(codebook: Codebook, anchors: Tensor, count: int) -> list[tuple
     words = _whole_words(codebook)
     if not words:
         return [() for _ in anchors]
-    ids = torch.tensor(list(words))
+    ids = torch.tensor(sorted(words))
     directions = F.normalize(codebook.anchors[anchors], dim=1)  # (a, d)
-    rows = F.normalize(codebook.rows()[ids], dim=1)  # (w, d)
-    best = torch.cat([block @ directions.T for block in rows.split(16384)]).T.topk(min(4 * count, len(ids))).indices
+    alike = torch.cat([F.normalize(rows, dim=1) @ directions.T for _, rows in codebook.blocks()])[ids]  # (w, a)
+    best = alike.T.topk(min(4 * count, len(ids))).indices
     return [tuple(dict.fromkeys(words[int(ids[i])].lower() for i in row))[:count] for row in best]
 
 

@@ -22,7 +22,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
 from ade.codebook import Codebook
-from ade.embedding import AnchorEmbedding
+from ade.embedding import DENSE_ANCHORS, AnchorEmbedding
 from ade.errors import InputError
 from ade.settings import Architecture
 
@@ -178,11 +178,17 @@ class AdeModel(AdePreTrainedModel):
 
     def _attend_gated(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         assert self.sat is not None
-        coefficients = self.embedding.coefficients(types)  # (U, K)
-        rows = self.norm(coefficients @ self.embedding.anchors)
+        rows = self.norm(self.embedding.compose(types))  # (U, d)
         heard = self.sat(self.dropout(F.embedding(place, rows) + position), mask)  # (B, L, d)
-        gated = self.gates(heard) * F.embedding(place, coefficients)  # (B, L, K)
-        return self.dropout(self.norm(gated @ self.embedding.anchors) + position) + heard
+        if len(self.embedding.anchors) <= DENSE_ANCHORS:
+            mixture = self.gates(heard) * F.embedding(place, self.embedding.coefficients(types))  # (B, L, K)
+            composed = mixture @ self.embedding.anchors
+        else:  # too many anchors to weigh them all: only a token's own
+            index, weight, _ = self.embedding.pairs_of(types)
+            own = F.embedding(index[place], self.embedding.anchors)  # (B, L, k, d)
+            gate = 2 * torch.sigmoid((own @ heard.unsqueeze(3)).squeeze(3) / self.config.hidden_size**0.5)
+            composed = ((gate * weight[place]).unsqueeze(2) @ own).squeeze(2)
+        return self.dropout(self.norm(composed) + position) + heard
 
     def gates(self, heard: Tensor) -> Tensor:
         """How much a context turns each anchor up or down: between 0 and 2, 1 where it says nothing."""
@@ -196,8 +202,9 @@ class AdeModel(AdePreTrainedModel):
 
     def _positions(self, positions: Tensor) -> Tensor:
         if self.config.positions == "none" or self.config.position_scale == 0:
-            return torch.zeros((), device=positions.device)
-        return self.config.position_scale * sinusoidal(positions, self.config.hidden_size)
+            return torch.zeros((), device=positions.device, dtype=self.norm.weight.dtype)
+        encoded = self.config.position_scale * sinusoidal(positions, self.config.hidden_size)
+        return encoded.to(self.norm.weight.dtype)
 
     def _kept(self, mask: Tensor) -> Tensor:
         """Whole-token dropout: each text hides a random share of its tokens, never the first."""
@@ -265,7 +272,7 @@ class AdeForSequenceClassification(AdePreTrainedModel):
     def listening(self, states: Tensor, mask: Tensor) -> Tensor:
         """The share of the pooled vector each element has: a softmax over one score an element, or all alike."""
         if self.config.pooling == "mean":
-            return mask / mask.sum(1, keepdim=True)  # (B, T)
+            return (mask / mask.sum(1, keepdim=True)).to(states.dtype)  # (B, T)
         return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)  # (B, T)
 
 

@@ -33,7 +33,8 @@ class DistillationSettings:
     def __post_init__(self) -> None:
         for name in ("anchors", "pairs", "rounds"):
             _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        _need(self.threshold >= 0, "threshold", "0 or more", self.threshold)
+        for name in ("threshold", "seed"):
+            _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ class TrainingSettings:
     epochs: float = field(default=8.0, metadata={"help": "passes over the training rows"})
     steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
     batch_size: int = field(default=64, metadata={"help": "texts a step"})
-    learning_rate: float = field(default=7e-4, metadata={"help": "highest learning rate, after the warm-up"})
+    learning_rate: float = field(
+        default=7e-4, metadata={"help": "highest learning rate, after the warm-up (at 4 classes, with --fit-to-data)"}
+    )
     fit_to_data: bool = field(
         default=True,
         metadata={"help": "higher rate for many classes, less token dropout on short texts"},
@@ -85,7 +88,8 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         _need(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
-        _need(self.steps >= 0, "steps", "0 or more", self.steps)
+        for name in ("steps", "warmup_steps", "weight_decay", "seed"):
+            _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
         _need(self.epochs > 0, "epochs", "above 0", self.epochs)
         _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         for name in ("dropout", "token_dropout"):
@@ -98,3 +102,4 @@ PAPER = TrainingSettings(
     fit_to_data=False, dropout=0.1, token_dropout=0.0, position_scale=1.0, train_anchors=True, train_weights=False,
 )  # fmt: skip
 PRESETS = {"strong": STRONG, "paper": PAPER}
+SHAPES = {"strong": Architecture(), "paper": Architecture(attend="tokens")}  # Algorithm 1 as printed

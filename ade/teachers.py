@@ -79,9 +79,17 @@ def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
     raise InputError(f"{folder}: holds neither embeddings.safetensors, embeddings.npy nor a Hugging Face config.json")
 
 
+def read_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer.json; whatever is wrong with it is one clear error."""
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise InputError(f"{path}: not a readable tokenizer.json ({error})") from None
+
+
 def _read_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").exists():
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = read_tokenizer(folder / "tokenizer.json")
     elif (folder / "tokenizer_config.json").exists():
         from transformers import AutoTokenizer
 
@@ -117,18 +125,21 @@ def _read_tensor(path: Path, name: str | None = None) -> Tensor:
 
 def _read_model_embeddings(folder: Path) -> Tensor:
     """The input embedding tensor of a Hugging Face model, found by the model's own naming."""
-    wanted, shape = _input_embedding_name(folder)
+    return _read_tensor(*_find_tensor(folder))
+
+
+def _find_tensor(folder: Path) -> tuple[Path, str]:
+    """The file that holds the input embeddings, and their name in it."""
+    wanted = _input_embedding_name(folder)
     files = _tensor_files(folder)
     matches = [name for name in files if name == wanted or name.endswith("." + wanted) or wanted.endswith("." + name)]
     if not matches:
         raise InputError(f"{folder}: no tensor named like '{wanted}' among {len(files)} in its safetensors")
-    table = _read_tensor(files[min(matches, key=len)], min(matches, key=len))
-    if table.shape[1:] != shape[1:]:
-        raise InputError(f"{folder}: '{wanted}' is {tuple(table.shape)}, the config says {tuple(shape)}")
-    return table
+    name = min(matches, key=len)
+    return files[name], name
 
 
-def _input_embedding_name(folder: Path) -> tuple[str, torch.Size]:
+def _input_embedding_name(folder: Path) -> str:
     from transformers import AutoConfig, AutoModel
 
     try:
@@ -138,15 +149,17 @@ def _input_embedding_name(folder: Path) -> tuple[str, torch.Size]:
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"{folder}: not a model transformers knows ({str(error).splitlines()[0]})") from None
     weight = model.get_input_embeddings().weight
-    name = next(name for name, parameter in model.named_parameters() if parameter is weight)
-    return name, weight.shape
+    return next(name for name, parameter in model.named_parameters() if parameter is weight)
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
     """Tensor name -> the safetensors file that holds it, single or sharded."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        return {name: folder / file for name, file in json.loads(index.read_text("utf8"))["weight_map"].items()}
+        try:
+            return {name: folder / file for name, file in json.loads(index.read_text("utf8"))["weight_map"].items()}
+        except (ValueError, KeyError, AttributeError):
+            raise InputError(f"{index}: not a readable index of weights") from None
     single = folder / "model.safetensors"
     if not single.exists():
         raise InputError(f"{folder}: has no model.safetensors; pickled weights are never loaded, convert them first")
@@ -158,17 +171,19 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
 
 
 def _download(name: str) -> Path:
+    """The tokenizer, the config and the one weights file that holds the input embeddings."""
     from huggingface_hub import snapshot_download
 
-    patterns = [
-        "config.json",
-        "tokenizer*",
-        "special_tokens_map.json",
-        "model*.safetensors*",
-        "embeddings.safetensors",
-    ]
+    small = ["*.json", "*.txt", "*.model", "embeddings.safetensors", "embeddings.npy"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        folder = Path(snapshot_download(name, allow_patterns=small))
+        if (folder / "config.json").exists() and not any(folder.glob("embeddings.*")):
+            sharded = (folder / "model.safetensors.index.json").exists()
+            wanted = _find_tensor(folder)[0].name if sharded else "model.safetensors"
+            folder = Path(snapshot_download(name, allow_patterns=[*small, wanted]))
+        return folder
+    except InputError:
+        raise
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{name}: neither a file, a folder nor a reachable hub name ({reason})") from None
@@ -200,12 +215,14 @@ def read_text_vectors(path: Path) -> tuple[Tensor, Tokenizer]:
 
 
 def _vector_lines(file: IO[str]) -> Iterator[tuple[int, str, np.ndarray]]:
+    width = 0
     for number, line in enumerate(file, 1):
-        word, _, numbers = line.rstrip().partition(" ")
-        row = np.array(numbers.split(), dtype=np.float32)
-        if number == 1 and len(row) == 1 and word.isdigit():
+        # The first line tells how many numbers a line has; after that a word may hold spaces.
+        word, *numbers = line.rstrip().rsplit(" ", width) if width else line.rstrip().split(" ")
+        if number == 1 and len(numbers) == 1 and word.isdigit():
             continue  # the header of word2vec and fastText: rows, dimensions
-        yield number, word, row
+        width = width or len(numbers)
+        yield number, word, np.array(numbers, dtype=np.float32)
 
 
 def _word_tokenizer(words: dict[str, int]) -> Tokenizer:

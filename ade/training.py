@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
@@ -73,6 +73,8 @@ def train(
         raise InputError(f"training needs at least two classes, the data has {len(np.unique(data.labels))}")
     if dev is None:
         data, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), settings.seed)
+    if len(dev) == 0:
+        raise InputError("no class has two rows, so no dev split can be held back; give one or more rows")
     architecture = architecture or Architecture()
     if out is None:
         run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
@@ -106,7 +108,12 @@ def _prepare(
     narrow = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if AcceleratorState._shared_state and AcceleratorState().distributed_type == DistributedType.NO:
         AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run of this process may have used another
-    accelerator = Accelerator(mixed_precision="bf16" if narrow else "no", cpu=device.type == "cpu")
+    accelerator = Accelerator(
+        mixed_precision="bf16" if narrow else "no",
+        cpu=device.type == "cpu",
+        # Buffers never change, and their two-byte integers cannot be broadcast.
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
     texts = encode(codebook.tokenizer, data.texts, architecture.max_tokens, report)
     settings = fitted(settings, len(data.names), float(texts.lengths.mean()))
     torch.manual_seed(settings.seed)
@@ -139,7 +146,7 @@ def fitted(settings: TrainingSettings, classes: int, mean_length: float) -> Trai
 
 def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
     """Linear warm-up (never more than a tenth of the run), then linear decay to 0."""
-    warmup = min(settings.warmup_steps, max(1, total // 10))
+    warmup = max(1, min(settings.warmup_steps, total // 10))
     return settings.learning_rate * min((step + 1) / warmup, (total - step) / max(1, total - warmup))
 
 
@@ -228,11 +235,11 @@ def _state(run: _Run) -> dict[str, Tensor]:
 @torch.no_grad()
 def _restore(run: _Run, folder: RunFolder) -> None:
     loaded = folder.load()
+    if run.accelerator.is_main_process:
+        folder.forget_after(0 if loaded is None else loaded[0]["step"])
     if loaded is None:
         return
     progress, state, best = loaded
-    if run.accelerator.is_main_process:
-        folder.forget_after(progress["step"])
     run.step, run.best, run.kept, run.stale = (progress[name] for name in ("step", "best", "kept", "stale"))
     run.kept_weights = {name: tensor.to(run.accelerator.device) for name, tensor in best.items()}
     for name, parameter in _trained(run):

@@ -19,6 +19,7 @@ from ade.settings import Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import load_teacher
 from ade.training import train
 from benchmarks.records import Run, fingerprint
+from benchmarks.tables import REVISION
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,18 @@ def load_rows(places: Places, name: str, rows: int) -> tuple[Dataset, Dataset, d
 
 def codebook_for(places: Places, teacher: str, settings: dict[str, Any], report: Report) -> Codebook:
     """The codebook of these settings: from the work folder, or distilled now and kept there."""
-    name = "-".join([teacher, *(str(value) for value in settings.values())])
-    folder = places.work / "codebooks" / name
+    folder = codebook_folder(places, teacher, settings)
     if not (folder / MARKER).exists():
         loaded = load_teacher(places.teachers / teacher)
-        distill(loaded, DistillationSettings(**settings, device=places.device), report=report).save(folder)
+        made = distill(loaded, DistillationSettings(**settings, device=places.device), report=report)
+        if not (folder / MARKER).exists():  # another process may have been quicker
+            made.save(folder)
     return Codebook.load(folder)
+
+
+def codebook_folder(places: Places, teacher: str, settings: dict[str, Any]) -> Path:
+    """Where the codebook of these settings is kept."""
+    return places.work / "codebooks" / "-".join([teacher, f"r{REVISION}", *(str(value) for value in settings.values())])
 
 
 def run_main_job(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,6 +3,8 @@
 Every peer is a function from (train rows, places, seed) to a `Trained`: its predictions from raw text, and its size.
 """
 
+import contextlib
+import io
 import random
 import tempfile
 import time
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ade.data import Dataset
+from ade.demo import fit_tfidf
 from ade.evaluation import compare
 from ade.progress import Report
 from benchmarks.accuracy import Places, load_rows
@@ -48,13 +51,7 @@ def run_peer(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], 
 
 def tfidf(rows: Dataset, places: Places, seed: int) -> Trained:
     """TF-IDF of words and word pairs, a linear SVM."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.svm import LinearSVC
-
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    svm = LinearSVC(random_state=seed).fit(vectorizer.fit_transform(rows.texts), rows.labels)
-    nbytes = svm.coef_.astype(np.float32).nbytes + sum(len(word.encode()) + 4 for word in vectorizer.vocabulary_)
-    return Trained(lambda texts: svm.predict(vectorizer.transform(texts)), nbytes)
+    return Trained(*fit_tfidf(rows, seed))
 
 
 def _fasttext(rows: Dataset, seed: int, quantised: bool) -> Trained:
@@ -104,7 +101,8 @@ def model2vec(rows: Dataset, places: Places, seed: int) -> Trained:
     static = distill_from_model(AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder), device="cpu")
     model = StaticModelForClassification.from_static_model(model=static)
     labels = [str(label) for label in rows.labels]
-    model.fit(list(rows.texts), labels)
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
+        model.fit(list(rows.texts), labels)
     with tempfile.TemporaryDirectory() as out:
         model.to_pipeline().save_pretrained(out)
         nbytes = sum(path.stat().st_size for path in Path(out).rglob("*") if path.suffix in (".safetensors", ".skops"))

@@ -19,8 +19,8 @@ READINGS: dict[str, str] = {
     "but multi-anchor embeddings are far from useless without it. One seed a cell; differences of a few tenths are noise.",
     "anchors": "More anchors help up to about K=500 here too; the paper's lead comes with many times the training rows.",
     "attend": "Attending over the expanded anchors, the reading of the paper's SAT section, costs the most and gives the "
-    "least. Gating a token's anchors by its context, what the paper promises, is the best of the three, by a little "
-    "more than the spread over seeds.",
+    "least. Gating a token's anchors by its context, what the paper promises, is the best of the three on average, "
+    "by about the spread over seeds.",
     "gpe": "Grouped positions are best in every mode, but by less than a seed changes: on topic classification word order "
     "hardly matters, and the paper's positional scheme is not what carries it.",
     "compression": "At the paper's width the same accounting gives the paper's storage to within a few percent (it has "

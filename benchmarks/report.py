@@ -239,10 +239,11 @@ SECTIONS: dict[str, Callable[[Book], str]] = {
 def pages(found: list[Record]) -> dict[Path, str]:
     """Every generated page and what it should say."""
     book = Book(found)
+    recorded = {name for name, make in TABLES.items() if book.of(*make())}
     body = [readings.OPENING]
     for name, section in SECTIONS.items():
         text = section(book)
-        if text:
+        if text and name in recorded:
             body.append(f"## {name}\n\n{text}\n\n{readings.READINGS.get(name, '')}".rstrip())
     written = {ROOT / "benchmarks" / "README.md": "\n\n".join(body) + "\n"}
     front = (ROOT / "README.md").read_text("utf8")

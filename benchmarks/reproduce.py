@@ -41,7 +41,8 @@ def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tupl
         quick() if only_quick else [run for name, make in TABLES.items() if table in (None, name) for run in make()]
     )
     known = records.load(folder)
-    done = {record["key"] for record in known}
+    # Accuracy is the same on any device, so one record will do; a latency belongs to the device it was measured on.
+    done = {record["key"] for record in known if record["kind"] != "latency" or record["device"]["kind"] == device}
     todo: dict[str, Run] = {}
     for run in wanted:
         if run.key not in done and (device == "cpu" or _uses_gpu(run)):

@@ -4,7 +4,7 @@ from typing import Any
 
 from ade.progress import Report
 from ade.settings import DistillationSettings
-from benchmarks.accuracy import Places, codebook_for
+from benchmarks.accuracy import Places, codebook_folder, codebook_for
 from benchmarks.records import Run
 
 PAPER_SHAPE = (128_100, 768)
@@ -16,7 +16,7 @@ def run_compression(run: Run, places: Places, report: Report) -> tuple[dict[str,
     settings.pop("device")
     codebook = codebook_for(places, run.settings["teacher"], settings, report)
     count, width = PAPER_SHAPE
-    folder = next((places.work / "codebooks").glob("-".join([run.settings["teacher"], *map(str, settings.values())])))
+    folder = codebook_folder(places, run.settings["teacher"], settings)
     table = 4 * codebook.vocabulary * codebook.dim
     on_disk = (folder / "codebook.safetensors").stat().st_size
     at_width = 4 * run.settings["anchors"] * width + 8 * count * settings["pairs"]

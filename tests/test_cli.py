@@ -186,7 +186,7 @@ def _ade(*words, **options):
     )
 
 
-def test_predict_reads_standard_input_and_closed_pipes_are_no_error(model):
+def test_predict_reads_standard_input(model):
     with _ade("predict", model, "-", stdin=subprocess.PIPE) as process:
         out, errors = process.communicate("the coach\nlunar probe\n", timeout=120)
     assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", "space"]
@@ -227,18 +227,63 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
 def test_several_processes_train_the_same_model(book, topic_folder, tmp_path):
     """Two processes share each batch; without dropout they end where one process ends, up to rounding."""
     words = ("train", "--codebook", book, "--data", topic_folder, "--device", "cpu", "--steps", "40", "--json")
-    words = (*words, "--dropout", "0", "--token-dropout", "0", "--batch-size", "20")
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "ade.cli"]
-    done = subprocess.run(
-        [*launch, *map(str, words), "--out", str(tmp_path / "two")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    with _ade(*words, "--out", tmp_path / "one") as process:
-        out, _ = process.communicate(timeout=120)
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    words = tuple(map(str, (*words, "--dropout", "0", "--token-dropout", "0", "--batch-size", "20")))
+    outputs = []
+    for count in (1, 2):
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "ade.cli"]
+        command = [sys.executable, *launch, *words, "--out", str(tmp_path / str(count))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        outputs.append(json.loads(done.stdout))  # one object, whoever many processes there are
+    assert outputs[0]["test"]["n"] == 100
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
     for name, tensor in one.items():
         torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
-    assert json.loads(out)["test"]["n"] == 100
+    assert any(not torch.equal(tensor, two[name]) for name, tensor in one.items())  # really summed in another order
+
+
+def test_a_reader_that_stops_early_is_no_error(model, tmp_path):
+    (tmp_path / "many.txt").write_text("the coach\n" * 20_000)
+    with _ade("predict", model, tmp_path / "many.txt") as process:
+        assert process.stdout.readline().startswith("sport")
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(timeout=120) == 0
+    assert errors == ""
+
+
+def test_no_words_at_all_is_a_call_for_help(ade):
+    status, out, _ = ade()
+    assert status == 0
+    assert "distill" in out
+    assert out.count("\n") > 10
+
+
+def test_labels_that_look_like_markup(ade, book, tmp_path):
+    (tmp_path / "odd.csv").write_text("text,label\n" + "goal,[/x]\nbank,[bold]\n" * 20)
+    words = ("train", "--codebook", book, "--data", tmp_path / "odd.csv", "--out", tmp_path / "odd", *SPEED)
+    assert ade(*words)[0] == 0
+    status, out, _ = ade("evaluate", tmp_path / "odd", "--data", tmp_path / "odd.csv")
+    assert status == 0
+    assert "[/x]" in out
+
+
+def test_the_main_job(ade, tmp_path):
+    """`ade run`, cut short: everything happens and everything is shown."""
+    status, out, errors = ade("run", "--epochs", "0.02", "--out", tmp_path / "demo")
+    assert (status, errors) == (0, "")
+    for expected in (
+        "TF-IDF + linear SVM",
+        "ADE without SAT",
+        "smaller, mean cosine",
+        "bank",
+        "spring",
+        "nearest words",
+    ):
+        assert expected in out
+    assert max(map(len, out.splitlines())) <= 100
+    status, out, _ = ade("predict", tmp_path / "demo" / "ade", "--json", "README.md")
+    assert status == 0
 
 
 def test_help_is_quick_to_import():

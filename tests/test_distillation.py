@@ -78,10 +78,15 @@ def test_the_same_seed_gives_the_same_codebook():
     assert not torch.equal(first.anchors, other.anchors)
 
 
-def test_no_anchor_is_left_unused_even_on_a_degenerate_table():
+@pytest.mark.parametrize("threshold", [0.0, 0.4])
+@pytest.mark.parametrize("solver", ["pursuit", "gradient"])
+def test_no_anchor_is_left_unused_even_on_a_degenerate_table(solver, threshold):
     table = torch.randn(5, 8).repeat(40, 1) + 1e-3 * torch.randn(200, 8)  # five words, forty times each
+    table[:20] = 0
     teacher = Teacher("copies", table, word_tokenizer([f"w{i}" for i in range(198)]))
-    book = distill(teacher, DistillationSettings(anchors=40, pairs=2))
+    book = distill(teacher, DistillationSettings(anchors=40, pairs=2, solver=solver, threshold=threshold, rounds=4))
+    assert torch.isfinite(book.anchors).all()
+    assert torch.isfinite(book.weights).all()
     assert book.about["dead_anchors"] == 0
     assert len(book.indices.unique()) == 40
 
@@ -119,6 +124,18 @@ def test_frequencies_favour_the_frequent():
     plain = F.cosine_similarity(distill(teacher, settings).rows(), teacher.table)[:30].mean()
     weighted = F.cosine_similarity(distill(teacher, settings, frequencies).rows(), teacher.table)[:30].mean()
     assert float(weighted) > float(plain) + 0.05
+
+
+def test_frequencies_count_on_a_sampled_table_too():
+    teacher = Teacher(
+        "noise", torch.randn(3000, 16, generator=torch.Generator().manual_seed(0)), planted(300).tokenizer
+    )
+    frequencies = torch.zeros(3000)
+    frequencies[:100] = 1000
+    settings = DistillationSettings(anchors=8, pairs=2)  # 256 rows an anchor: a sample of 2,048
+    plain = F.cosine_similarity(distill(teacher, settings).rows(), teacher.table)[:100].mean()
+    weighted = F.cosine_similarity(distill(teacher, settings, frequencies).rows(), teacher.table)[:100].mean()
+    assert float(weighted) > float(plain) + 0.03
 
 
 def test_tokens_are_counted():

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ragged_codebook
+from safetensors.torch import load_file, save_file
 from test_paper import small_model
+from transformers import AutoModelForSequenceClassification, BertConfig
 
 from ade.batching import encode
 from ade.errors import InputError
@@ -60,16 +62,32 @@ def test_save_and_load(classifier, tmp_path):
         classifier.save(tmp_path / "model")
 
 
+def test_another_kind_of_model_is_refused(classifier, tmp_path):
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    bert = AutoModelForSequenceClassification.from_config(BertConfig(vocab_size=20, **small))
+    bert.save_pretrained(tmp_path)
+    classifier.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="ADE model"):
+        Classifier.load(tmp_path)
+
+
 def test_bad_folders(classifier, tmp_path):
     with pytest.raises(InputError, match="not a model folder"):
         Classifier.load(tmp_path / "nothing")
     classifier.save(tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[: len(weights.read_bytes()) // 2])
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match="not a readable ADE model"):
         Classifier.load(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InputError, match="model"):
+    weights.write_bytes(whole)
+    tensors = load_file(weights)
+    save_file({name: tensor for name, tensor in tensors.items() if "classifier" not in name}, weights)
+    with pytest.raises(InputError, match="weights are not those its config describes"):
+        Classifier.load(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    weights.write_bytes(whole)
+    with pytest.raises(InputError, match=r"not a readable tokenizer\.json"):
         Classifier.load(tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=r"no tokenizer\.json"):

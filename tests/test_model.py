@@ -81,6 +81,27 @@ def test_sat_off_has_no_context():
         assert torch.equal(first, second) is not sat
 
 
+def test_gating_all_anchors_or_only_a_tokens_own_is_the_same(monkeypatch):
+    model = small_model("gated").double()
+    pull = torch.randn(2, 3, dtype=torch.float64)
+    results = []
+    for limit in (10_000, 0):
+        monkeypatch.setattr("ade.model.DENSE_ANCHORS", limit)
+        logits = model(IDS, MASK).logits
+        results.append((logits, *torch.autograd.grad((logits * pull).sum(), list(model.ade.embedding.parameters()))))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_a_model_in_bfloat16_gives_nearly_the_same(attend):
+    model = small_model(attend)
+    expected = model(IDS, MASK).logits
+    found = model.to(torch.bfloat16)(IDS, MASK).logits
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - expected).abs().max() < 0.05 * expected.abs().max()
+
+
 def test_mean_pooling_listens_to_all_alike():
     architecture = Architecture(sat=False, positions="none", pooling="mean", heads=2)
     model = lively(AdeForSequenceClassification.from_codebook(ragged_codebook([1, 3, 2]), "ab", architecture))

@@ -74,6 +74,13 @@ def test_text_vectors(header, packed, tmp_path):
     assert len(teacher.table) == 5  # three words, [PAD] and [UNK]
 
 
+def test_words_with_spaces_in_text_vectors(tmp_path):
+    (tmp_path / "v.txt").write_text("a 1 2\n. . . 3 4\nb 5 6\n")
+    teacher = load_teacher(tmp_path / "v.txt")
+    assert len(teacher.table) == 5
+    assert teacher.table[teacher.tokenizer.token_to_id("b")].tolist() == [5, 6]
+
+
 def test_fewer_rows_than_the_tokenizer_has_tokens_are_filled_up(teacher, tmp_path):
     save_file({"weight": teacher.table[:-4].clone()}, tmp_path / "embeddings.safetensors")
     teacher.tokenizer.save(str(tmp_path / "tokenizer.json"))

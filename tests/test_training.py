@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from ade import checkpoints, training
 from ade.checkpoints import BEST, DONE, LAST, METRICS
@@ -116,19 +117,49 @@ def test_the_folder_of_a_finished_run(codebook, topics, tmp_path):
     assert torch.equal(again.model.classifier.weight, classifier.model.classifier.weight)
 
 
-def test_a_run_that_stops_improving_ends_early(codebook, tmp_path):
-    """Labels that nothing predicts: dev accuracy falls once the model starts to learn the noise by heart."""
-    generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(["goal", "bank", "orbit", "the"], 3)) for _ in range(200)]
-    noise = Dataset(texts, generator.integers(0, 2, 200), ("x", "y"))
-    easy = Dataset(["goal goal"] * 300 + ["bank bank"] * 300, np.array([0] * 300 + [1] * 300), ("x", "y"))
-    held = Dataset(["goal goal", "bank bank"] * 50, np.array([0, 1] * 50), ("x", "y"))
-    train(codebook, easy, held, replace(QUICK, steps=400), out=tmp_path / "easy")
-    assert json.loads((tmp_path / "easy" / DONE).read_text())["dev_accuracy"] == 1.0
-    train(codebook, noise, held, replace(QUICK, steps=2000, dropout=0.0, token_dropout=0.0), out=tmp_path / "noise")
-    done = json.loads((tmp_path / "noise" / DONE).read_text())
-    best = max(json.loads(line)["dev_accuracy"] for line in (tmp_path / "noise" / METRICS).read_text().splitlines())
-    assert done["dev_accuracy"] >= best - 0.06  # one standard error of 100 rows
+def test_a_run_that_stops_improving_ends_early(codebook, topics, tmp_path, monkeypatch):
+    """Dev accuracy that falls at every look: the first weights are kept and the run ends after PATIENCE more."""
+    falling = iter(range(40))
+
+    def worse(model, texts):
+        wrong = next(falling) * 3
+        logits = np.eye(3)[
+            np.concatenate([[(label + 1) % 3 for label in topics.labels[:wrong]], topics.labels[wrong:]])
+        ]
+        return logits[: len(texts)]
+
+    monkeypatch.setattr(training, "predict_logits", worse)
+    train(codebook, topics, topics, QUICK, out=tmp_path / "run")
+    done = json.loads((tmp_path / "run" / DONE).read_text())
+    assert done["steps"] == 3 * (1 + training.PATIENCE)  # a look every 3 of 60 steps
+    assert done["dev_accuracy"] == 1.0
+
+
+def test_of_equally_good_looks_the_last_is_kept(codebook, topics, monkeypatch):
+    monkeypatch.setattr(training, "predict_logits", lambda model, texts: np.eye(3)[topics.labels[: len(texts)]])
+    kept = []
+    monkeypatch.setattr(training, "_loop", lambda run, *rest, loop=training._loop: (loop(run, *rest), kept.append(run)))
+    train(codebook, topics, topics, QUICK)
+    assert kept[0].stale == 0
+    assert kept[0].step == 60
+
+
+def test_a_torn_last_line_of_the_log_does_no_harm(codebook, topics, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        _interrupt(patch, after=2)
+        with pytest.raises(Stop):
+            train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    with open(tmp_path / "run" / METRICS, "a") as file:
+        file.write('{"step": 7, "lo')
+    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    assert steps == list(range(3, 61, 3))
+
+
+def test_one_row_a_class_cannot_be_split(codebook):
+    few = Dataset(["goal", "bank"], np.array([0, 1]), ("x", "y"))
+    with pytest.raises(InputError, match="no dev split can be held back"):
+        train(codebook, few, settings=QUICK)
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(codebook, topics, tmp_path, monkeypatch):
@@ -138,7 +169,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(codebook, topics, tmp_path, 
         calls.append(path)
         if len(calls) > 6:
             path.write_bytes(b"half a file")
-            raise OSError(28, "No space left on device")
+            raise SafetensorError("No space left on device")
         save_file(tensors, path, *rest)
 
     with monkeypatch.context() as patch:
