@@ -122,10 +122,11 @@ def _revive(rows: _Rows, anchors: Tensor, indices: Tensor, weights: Tensor, keep
     Only rows whose own anchors serve others too are taken, so that no anchor dies for another; on a table with
     fewer distinct rows than anchors some may stay unused.
     """
-    dead = (_uses(indices, keep, len(anchors)) == 0).nonzero()[:, 0].tolist()
+    uses = _uses(indices, keep & (weights != 0), len(anchors))
+    dead = (uses == 0).nonzero()[:, 0].tolist()
     if not dead:
         return
-    cosine, uses = _cosines(rows, anchors, indices, weights * keep), _uses(indices, keep, len(anchors))
+    cosine = _cosines(rows, anchors, indices, weights * keep)
     filled = torch.cat([block.norm(dim=1).cpu() > 0 for _, block, _ in rows.blocks(8192)])
     for row in cosine.masked_fill(~filled, torch.inf).argsort().tolist():
         if not dead:

@@ -36,6 +36,13 @@ class Book:
         self.by_key = {record["key"]: record for record in found}
         self.all = found
 
+    def rate_of(self, record: Record) -> float | None:
+        """Texts a second of an ADE model on a CPU, from the table `throughput`: training does not change it."""
+        shape = record["settings"].get("architecture", {})
+        system = f"ADE {shape['attend']}" if shape.get("sat") else ""
+        rates = {found["settings"]["system"]: found["figures"] for found in self.of(*TABLES["throughput"]())}
+        return rates[system]["texts_per_second"] if system in rates and record["data"]["name"] == "ag_news" else None
+
     def of(self, *runs: Run) -> list[Record]:
         """The records of these runs, those that exist."""
         return [self.by_key[run.key] for run in runs if run.key in self.by_key]
@@ -50,6 +57,10 @@ def _percent(found: list[Record], name: str) -> str:
 
 def _bytes(count: float) -> str:
     return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}"
 
 
 def _seconds(found: list[Record]) -> str:
@@ -77,7 +88,7 @@ def classification(book: Book) -> str:
             found = book.of(*runs)
             if found:
                 figures = found[0]["figures"]
-                rate = f"{figures['texts_per_second']:,.0f}" if figures.get("texts_per_second") else "-"
+                rate = _rate(figures.get("texts_per_second") or book.rate_of(found[0]))
                 cells = [_percent(found, figure) for figure in ("accuracy", "macro_f1", "precision", "recall")]
                 count = f"{found[0]['data']['train_rows']:,}"
                 rows.append([name, count, *cells, _bytes(figures["bytes"]), _seconds(found), rate])

@@ -86,7 +86,13 @@ def test_pages_follow_the_records():
         "bytes": 1e6,
         "train_seconds": 9.0,
     }
-    record = {"key": run.key, "kind": "ade", "settings": run.settings, "figures": figures, "data": {"train_rows": 5}}
+    record = {
+        "key": run.key,
+        "kind": "ade",
+        "settings": run.settings,
+        "figures": figures,
+        "data": {"name": "ag_news", "train_rows": 5},
+    }
     record = json.loads(json.dumps({**record, "device": {"kind": "cpu"}}))
     assert "98.77" in report.pages([record])[report.ROOT / "benchmarks" / "README.md"]
 

@@ -238,7 +238,8 @@ def test_several_processes_train_the_same_model(book, topic_folder, tmp_path):
     assert outputs[0]["test"]["n"] == 100
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
     for name, tensor in one.items():
-        torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
+        if name != "pooler.bias":  # shifts every score alike: its gradient is rounding alone
+            torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
     assert any(not torch.equal(tensor, two[name]) for name, tensor in one.items())  # really summed in another order
 
 

@@ -156,7 +156,7 @@ def test_sampled_rows_still_fit_the_whole_table():
     [
         ({"anchors": 401}, "401 anchors, but the teacher has only 400 tokens"),
         ({"anchors": 10, "pairs": 11}, "pairs must lie between 1 and the 10 anchors"),
-        ({"anchors": 10, "pairs": 0}, "pairs must lie between"),
+        ({"anchors": 10, "pairs": 0}, "pairs must be at least 1"),
         ({"anchors": 10, "pairs": 2, "device": "tpu9"}, "unknown device"),
     ],
 )
