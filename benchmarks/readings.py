@@ -29,7 +29,8 @@ READINGS: dict[str, str] = {
     "parameters": "Component by component the paper's count.",
     "latency": "",
     "throughput": "Raw text to label through the plain PyTorch path, nothing precomputed. The tokenizer alone is the ceiling.",
-    "lookup": "The projection needs a fraction of the memory of every other way and keeps it as the vocabulary grows. In "
-    "time a plain table wins, as it must: it does no arithmetic. The two-stage look-up through a dense transform is the "
-    "slowest as K grows, which is the paper's claim; the flat table trades that for memory.",
+    "lookup": "The projection needs a fraction of the memory of every other way as the vocabulary grows, and its time "
+    "depends on the pairs alone, not on K. The two-stage look-up through a dense transform grows with K, which is the "
+    "paper's claim; the flat table trades that for memory and time that grow with the pairs. A plain table is fastest, as "
+    "it must be: it does no arithmetic.",
 }

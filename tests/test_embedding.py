@@ -52,6 +52,8 @@ def test_both_ways_of_composing_agree(counts):
         results.append((value, *torch.autograd.grad((value * pull).sum(), [layer.anchors, layer.weights])))
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(layer.compose(ids), results[0][0], rtol=1e-10, atol=1e-10)
 
 
 def test_offsets_follow_a_reload_and_a_new_codebook():
