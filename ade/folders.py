@@ -33,6 +33,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     draft.chmod(0o755)
     try:
         yield draft
+        for path in draft.iterdir():  # safetensors writes for the owner alone
+            path.chmod(0o644)
         if folder.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
             os.replace(folder, old / "old")

@@ -232,6 +232,12 @@ def demo(book: Book) -> str:
     return "```\n" + "\n".join(lines) + "\n```"
 
 
+PLOTS = {
+    "classification": "plots/bytes.png",
+    "sat": "plots/anchors.png",
+    "compression": "plots/cosine.png",
+    "throughput": "plots/speed.png",
+}
 SECTIONS: dict[str, Callable[[Book], str]] = {
     "demo": demo,
     "classification": classification,
@@ -255,7 +261,8 @@ def pages(found: list[Record]) -> dict[Path, str]:
     for name, section in SECTIONS.items():
         text = section(book)
         if text and name in recorded:
-            body.append(f"## {name}\n\n{text}\n\n{readings.READINGS.get(name, '')}".rstrip())
+            plot = f"\n\n![]({PLOTS[name]})" if name in PLOTS else ""
+            body.append(f"## {name}\n\n{text}{plot}\n\n{readings.READINGS.get(name, '')}".rstrip())
     written = {ROOT / "benchmarks" / "README.md": "\n\n".join(body) + "\n"}
     front = (ROOT / "README.md").read_text("utf8")
     for name, section in SECTIONS.items():
