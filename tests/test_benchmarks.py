@@ -7,12 +7,13 @@ import pytest
 import torch
 from conftest import FILLER, WORDS, topic_texts, word_tokenizer
 from safetensors.torch import save_file
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from benchmarks import records, report
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
-from benchmarks.tables import TABLES, ade_run, quick
+from benchmarks.tables import TABLES, ade_run, peer_run, quick
 
 
 @pytest.fixture
@@ -57,6 +58,20 @@ def test_several_runs_at_once_give_the_same_figures(places, tmp_path):
     )
     assert first.keys() == second.keys()
     assert first == pytest.approx(second, abs=0.05)  # one thread or two: sums in another order
+
+
+def test_a_whole_encoder_is_fine_tuned(places, tmp_path):
+    """The code that fine-tunes MiniLM, mpnet, BERT and the others, on a BERT small enough for a test."""
+    folder = places.teachers / "minilm-l6"
+    words = word_tokenizer([*(word for group in WORDS.values() for word in group), *FILLER])
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=words.get_vocab_size(), **shape)).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+    assert reproduce([peer_run("classification", "ag_news", "minilm-l6")], places, tmp_path / "results") == []
+    figures = records.load(tmp_path / "results")[0]["figures"]
+    assert 0.2 < figures["accuracy"] <= 1
+    assert figures["texts_per_second"] > 0
+    assert figures["bytes"] > 4 * 32 * words.get_vocab_size()
 
 
 def test_a_failed_run_is_named_and_the_rest_goes_on(places, tmp_path):
