@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ade.codebook import Codebook
+    from ade.configuration import AdeConfig
     from ade.data import Dataset, load_dataset
     from ade.distillation import distill
     from ade.embedding import AnchorEmbedding
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ade.evaluation import Evaluation, evaluate
     from ade.inference import Classifier
     from ade.inspection import inspect_words
-    from ade.model import AdeConfig, AdeForSequenceClassification, AdeModel
+    from ade.model import AdeForSequenceClassification, AdeModel
     from ade.settings import PAPER, STRONG, Architecture, DistillationSettings, TrainingSettings
     from ade.teachers import Teacher, load_teacher
     from ade.training import train
@@ -36,7 +37,8 @@ _HOMES = {
     "distillation": ("distill",),
     "embedding": ("AnchorEmbedding",),
     "errors": ("InputError",),
-    "model": ("AdeConfig", "AdeForSequenceClassification", "AdeModel"),
+    "configuration": ("AdeConfig",),
+    "model": ("AdeForSequenceClassification", "AdeModel"),
     "inference": ("Classifier",),
     "evaluation": ("Evaluation", "evaluate"),
     "training": ("train",),
@@ -60,19 +62,20 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
 
 
-class _WhenAutoClassesLoad(MetaPathFinder, Loader):
-    """Registers ADE's models when transformers' Auto classes are first imported, and not before."""
+class _WhenLoaded(MetaPathFinder, Loader):
+    """Imports one of our modules right after one of transformers' has been loaded, and not before."""
 
-    name = "transformers.models.auto.configuration_auto"
+    def __init__(self, awaited: str, ours: str) -> None:
+        self.awaited, self.ours = awaited, ours
+        self.loader: Any = None
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.awaited:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return None
-        self.loader, spec.loader = spec.loader, self
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -80,10 +83,12 @@ class _WhenAutoClassesLoad(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        importlib.import_module("ade.model")
+        importlib.import_module(self.ours)
 
 
-if _WhenAutoClassesLoad.name in sys.modules:
-    importlib.import_module("ade.model")
-else:
-    sys.meta_path.insert(0, _WhenAutoClassesLoad())
+# Configs and models are registered with the Auto classes as soon as those exist; never sooner, to stay light.
+for _awaited, _ours in (("configuration_auto", "ade.configuration"), ("modeling_auto", "ade.model")):
+    if f"transformers.models.auto.{_awaited}" in sys.modules:
+        importlib.import_module(_ours)
+    else:
+        sys.meta_path.insert(0, _WhenLoaded(f"transformers.models.auto.{_awaited}", _ours))

@@ -12,76 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForSequenceClassification,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
 from ade.codebook import Codebook
+from ade.configuration import AdeConfig
 from ade.embedding import DENSE_ANCHORS, AnchorEmbedding
-from ade.errors import InputError
 from ade.settings import Architecture
-
-ATTEND = ("tokens", "anchors", "gated")
-POSITIONS = ("grouped", "each", "none")
-POOLING = ("attention", "mean")
-
-
-class AdeConfig(PretrainedConfig):
-    """Shape of a model: the codebook's, and how SAT reads it."""
-
-    model_type = "ade"
-
-    def __init__(
-        self,
-        vocab_size: int = 128100,
-        hidden_size: int = 768,
-        anchors: int = 500,
-        pairs: int | None = None,
-        max_pairs: int = 8,
-        num_attention_heads: int | None = None,
-        attend: str = "gated",
-        sat: bool = True,
-        positions: str = "grouped",
-        position_scale: float = 1.0,
-        pooling: str = "attention",
-        max_tokens: int = 512,
-        dropout: float = 0.1,
-        token_dropout: float = 0.0,
-        **kwargs: Any,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.anchors = anchors
-        self.pairs = vocab_size * max_pairs if pairs is None else pairs  # P, over all tokens
-        self.max_pairs = max_pairs
-        self.num_attention_heads = num_attention_heads or _default_heads(hidden_size)
-        self.attend = attend
-        self.sat = sat
-        self.positions = positions  # grouped: GPE; each: one per anchor; none
-        self.position_scale = position_scale
-        self.pooling = pooling
-        self.max_tokens = max_tokens
-        self.dropout = dropout
-        self.token_dropout = token_dropout  # largest share of a text's tokens hidden while training
-        if attend not in ATTEND:
-            raise InputError(f"attend must be one of {', '.join(ATTEND)}, not '{attend}'")
-        if positions not in POSITIONS:
-            raise InputError(f"positions must be one of {', '.join(POSITIONS)}, not '{positions}'")
-        if pooling not in POOLING:
-            raise InputError(f"pooling must be one of {', '.join(POOLING)}, not '{pooling}'")
-        if hidden_size % self.num_attention_heads:
-            raise InputError(f"dimension {hidden_size} is not divisible by {self.num_attention_heads} heads")
-        super().__init__(**kwargs)
-
-
-def _default_heads(dim: int) -> int:
-    """Heads of width 64 where the dimension allows it, else the width nearest below."""
-    return next(dim // width for width in range(min(64, dim), 0, -1) if dim % width == 0)
 
 
 def sinusoidal(positions: Tensor, dim: int) -> Tensor:
@@ -296,6 +233,5 @@ def count_parameters(dim: int = 768, labels: int = 4, anchors: int = 100) -> dic
     }
 
 
-AutoConfig.register("ade", AdeConfig)
 AutoModel.register(AdeConfig, AdeModel)
 AutoModelForSequenceClassification.register(AdeConfig, AdeForSequenceClassification)

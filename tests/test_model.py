@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,9 +10,10 @@ from hypothesis import strategies as st
 from test_paper import lively, small_model
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
+from ade.configuration import AdeConfig
 from ade.errors import InputError
 from ade.inference import Classifier
-from ade.model import AdeConfig, AdeForSequenceClassification, AdeModel
+from ade.model import AdeForSequenceClassification, AdeModel
 from ade.settings import Architecture
 
 IDS = torch.tensor([[3, 1, 5, 2], [4, 0, 0, 0]])
@@ -30,6 +33,31 @@ def test_a_reloaded_model_gives_the_same_answers(attend, tmp_path):
     config = AutoConfig.from_pretrained(tmp_path)
     assert isinstance(config, AdeConfig)
     assert config.attend == attend
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import ade\nfrom transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline",
+        "from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline\nimport ade",
+        "from transformers import AutoConfig\nimport ade\n"
+        "from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline",
+        "import ade\nfrom transformers import pipeline, AutoTokenizer, AutoModelForSequenceClassification",
+    ],
+)
+def test_auto_classes_know_us_whoever_is_imported_first(imports, tmp_path):
+    """In a fresh process: a saved folder through the Auto classes and a pipeline."""
+    Classifier(small_model(), ragged_codebook([1, 3, 2, 4, 1, 5]).tokenizer).save(tmp_path / "model")
+    use = f"""
+model = AutoModelForSequenceClassification.from_pretrained({str(tmp_path / "model")!r})
+tokenizer = AutoTokenizer.from_pretrained({str(tmp_path / "model")!r})
+found = pipeline("text-classification", model=model, tokenizer=tokenizer)("w0 w1")
+print(type(model).__name__, found[0]["label"])
+"""
+    done = subprocess.run([sys.executable, "-c", imports + use], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1500:]
+    assert done.stdout.split()[0] == "AdeForSequenceClassification"
+    assert done.stdout.split()[1] in "abc"
 
 
 def test_auto_model_gives_token_vectors(tmp_path):
