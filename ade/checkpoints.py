@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ade.errors import InputError
-from ade.folders import new_file, new_folder
+from ade.folders import check_free, new_file, new_folder
 from ade.inference import Classifier
 
 LAST, BEST, METRICS, DONE = "checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "training.json"
@@ -26,15 +26,10 @@ Existing = Literal["refuse", "resume", "overwrite"]
 
 def check_run_folder(folder: Path, existing: Existing) -> None:
     """Refuse a folder that holds something else, or a run that may be neither resumed nor overwritten."""
-    if folder.is_file():
-        raise InputError(f"{folder}: is a file, an output folder is needed")
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    names = {path.name for path in folder.iterdir()}
-    if not names & {LAST, DONE} and names != {METRICS}:
-        raise InputError(f"{folder}: already holds something else; choose a new folder")
-    if existing == "refuse":
-        raise InputError(f"{folder}: already holds a run; pass --resume to go on or --overwrite to start over")
+    alone = folder.is_dir() and {path.name for path in folder.iterdir()} == {
+        METRICS
+    }  # died before its first checkpoint
+    check_free(folder, {METRICS} if alone else {LAST, DONE}, existing != "refuse", "--resume or --overwrite")
 
 
 class RunFolder:

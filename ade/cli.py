@@ -71,8 +71,8 @@ def _fail(message: str) -> int:
     return 2
 
 
-def flags_of(settings: type, optional: bool = False) -> Callable[[Any], Any]:
-    """Give a verb one flag for each field of a settings class; it receives them as keyword arguments.
+def flags_of(*classes: type, optional: bool = False) -> Callable[[Any], Any]:
+    """Give a verb one flag for each field of these settings classes, in place of its `**settings`.
 
     With `optional`, a flag that is not given arrives as None: a preset decides.
     """
@@ -80,15 +80,14 @@ def flags_of(settings: type, optional: bool = False) -> Callable[[Any], Any]:
     def decorate(verb: Any) -> Any:
         signature = inspect.signature(verb)
         parameters = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        rest = [p for p in signature.parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
-        for entry in fields(settings):
-            option = typer.Option(help=_sentence(entry.metadata["help"]))
-            kind = Annotated[entry.type | None, option] if optional else Annotated[entry.type, option]  # type: ignore[operator]
+        for entry in (entry for settings in classes for entry in fields(settings)):
+            kind: Any = entry.type | None if optional else entry.type  # type: ignore[operator]
+            flag = Annotated[kind, typer.Option(help=_sentence(entry.metadata["help"]))]
             default = None if optional else entry.default
             parameters.append(
-                inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+                inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=flag)
             )
-        verb.__signature__ = signature.replace(parameters=parameters + rest)
+        verb.__signature__ = signature.replace(parameters=parameters)
         return verb
 
     return decorate
@@ -96,14 +95,6 @@ def flags_of(settings: type, optional: bool = False) -> Callable[[Any], Any]:
 
 def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
-
-
-def _finished(verb: Any) -> Any:
-    """Drop the `**settings` that stood for the flags, so that the parser sees only real parameters."""
-    signature = inspect.signature(verb)
-    kept = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    verb.__signature__ = signature.replace(parameters=kept)
-    return verb
 
 
 def _pick(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +109,6 @@ def _show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], Non
 
 
 @app.command()
-@_finished
 @flags_of(DistillationSettings)
 def distill(
     teacher: Annotated[
@@ -137,7 +127,7 @@ def distill(
     from ade.folders import check_free
     from ade.teachers import load_teacher
 
-    check_free(out, MARKER, overwrite)
+    check_free(out, {MARKER}, overwrite)
     loaded = load_teacher(teacher)
     frequencies = None
     if corpus is not None:
@@ -159,9 +149,7 @@ def distill(
 
 
 @app.command()
-@_finished
-@flags_of(Architecture, optional=True)
-@flags_of(TrainingSettings, optional=True)
+@flags_of(TrainingSettings, Architecture, optional=True)
 def train(
     codebook: Annotated[Path, typer.Option(help="A codebook folder.", show_default=False)],
     data: Annotated[str, typer.Option(help="A file, a folder, a hub name, or 'wordnet'.", show_default=False)],

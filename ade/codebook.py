@@ -150,7 +150,7 @@ class Codebook:
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write `codebook.safetensors`, `codebook.json` and `tokenizer.json`, all of them or nothing."""
         folder = Path(folder)
-        check_free(folder, MARKER, overwrite)
+        check_free(folder, {MARKER}, overwrite)
         with new_folder(folder) as draft:
             save_file(self._tensors(), draft / TENSORS)
             (draft / MARKER).write_text(json.dumps({"format": 1, **self.about}, indent=2) + "\n", "utf8")

@@ -12,16 +12,16 @@ from safetensors import SafetensorError
 from ade.errors import InputError
 
 
-def check_free(folder: Path, marker: str, overwrite: bool) -> None:
-    """Refuse an output folder that holds something else; with `overwrite`, one of ours (it has `marker`) may go."""
+def check_free(folder: Path, ours: set[str], allowed: bool, way_out: str = "--overwrite") -> None:
+    """Refuse an output folder that holds something else, or one of ours (a file named so is in it) unless allowed."""
     if folder.is_file():
         raise InputError(f"{folder}: is a file, an output folder is needed")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not (folder / marker).exists():
+    if not any((folder / name).exists() for name in ours):
         raise InputError(f"{folder}: already holds something else; choose a new folder")
-    if not overwrite:
-        raise InputError(f"{folder}: already holds an earlier result; choose a new folder or pass --overwrite")
+    if not allowed:
+        raise InputError(f"{folder}: already holds an earlier result; choose a new folder or pass {way_out}")
 
 
 @contextmanager

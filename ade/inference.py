@@ -79,7 +79,7 @@ class Classifier:
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write a complete model folder: weights, config, tokenizer."""
         folder = Path(folder)
-        check_free(folder, MARKER, overwrite)
+        check_free(folder, {MARKER}, overwrite)
         with new_folder(folder) as draft:
             self.write(draft)
 

@@ -30,7 +30,14 @@ KINDS = {
     "lookup": run_lookup,
     "parameters": run_parameters,
 }
-GUESS = {"ade": {"cuda": 40.0, "cpu": 900.0}, "peer": {"cuda": 60.0, "cpu": 120.0}}  # seconds, before there is a record
+GUESS = {  # seconds, before there is a record
+    "demo": {"cpu": 220.0},
+    "ade": {"cuda": 40.0, "cpu": 900.0},
+    "peer": {"cuda": 60.0, "cpu": 120.0},
+    "compression": {"cpu": 60.0},
+    "throughput": {"cpu": 120.0},
+    "latency": {"cuda": 200.0, "cpu": 130.0},
+}
 
 
 def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tuple[list[Run], float]:

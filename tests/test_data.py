@@ -53,6 +53,16 @@ def test_classic_layout(tmp_path):
     assert load_dataset(tmp_path).names == ("1", "2", "3")
 
 
+def test_a_large_classic_file_is_memory_mapped_and_reads_the_same(tmp_path, monkeypatch):
+    (tmp_path / "train.csv").write_text('"3","NA","Some ""text""\nhere"\n"1","","No title"\n')
+    plain = load_dataset(tmp_path)
+    monkeypatch.setattr(data, "IN_MEMORY", 0)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    mapped = load_dataset(tmp_path)
+    assert list(mapped.texts) == list(plain.texts) == ['NA Some "text"\nhere', "No title"]
+    assert mapped.labels.tolist() == plain.labels.tolist() == [2, 0]
+
+
 def test_column_names_can_be_set(tmp_path):
     (tmp_path / "d.csv").write_text("id,body,kind\n1,hello,a\n2,world,b\n")
     found = load_dataset(tmp_path / "d.csv", text_column="body", label_column="kind")

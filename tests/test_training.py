@@ -186,7 +186,7 @@ def test_resuming_another_run_is_refused(codebook, topics, tmp_path, monkeypatch
             train(codebook, topics, settings=QUICK, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"had learning_rate = .*; resume with the same settings"):
         train(codebook, topics, settings=replace(QUICK, learning_rate=1e-3), out=tmp_path / "run", existing="resume")
-    with pytest.raises(InputError, match="pass --resume"):
+    with pytest.raises(InputError, match="pass --resume or --overwrite"):
         train(codebook, topics, settings=QUICK, out=tmp_path / "run")
     path = tmp_path / "run" / LAST
     path.write_bytes(path.read_bytes()[:200])
@@ -208,6 +208,14 @@ def test_resuming_another_run_is_refused(codebook, topics, tmp_path, monkeypatch
 def test_impossible_settings(changes, message):
     with pytest.raises(InputError, match=message):
         replace(STRONG, **changes)
+
+
+def test_overwrite_spares_what_only_looks_like_a_run(codebook, topics, tmp_path):
+    for name in (METRICS, "precious.txt"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match="something else"):
+        train(codebook, topics, settings=QUICK, out=tmp_path, existing="overwrite")
+    assert (tmp_path / "precious.txt").exists()
 
 
 def test_an_occupied_folder_is_refused_before_any_work(codebook, topics, tmp_path, monkeypatch):
