@@ -20,7 +20,14 @@ from rich.console import Console
 
 from ade import display
 from ade.errors import InputError
-from ade.settings import PRESETS, SHAPES, Architecture, DistillationSettings, TrainingSettings
+from ade.settings import (
+    PRESETS,
+    SHAPES,
+    Architecture,
+    DistillationSettings,
+    TeachingSettings,
+    TrainingSettings,
+)
 
 app = typer.Typer(
     name="ade",
@@ -149,12 +156,18 @@ def distill(
 
 
 @app.command()
-@flags_of(TrainingSettings, Architecture, optional=True)
+@flags_of(TrainingSettings, Architecture, TeachingSettings, optional=True)
 def train(
     codebook: Annotated[Path, typer.Option(help="A codebook folder.", show_default=False)],
     data: Annotated[str, typer.Option(help="A file, a folder, a hub name, or 'wordnet'.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)],
     preset: Annotated[Literal["strong", "paper"], typer.Option(help="Settings to start from.")] = "strong",
+    distill_from: Annotated[
+        str | None, typer.Option(help="A fine-tuned sequence classifier to learn from: a folder or a hub name.")
+    ] = None,
+    unlabelled: Annotated[
+        Path | None, typer.Option(help="Text file, a text a line, for that classifier to name.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run in the output folder.")
     ] = False,
@@ -168,8 +181,11 @@ def train(
     from ade.codebook import Codebook
     from ade.data import has_split, load_dataset
     from ade.evaluation import evaluate as evaluated
+    from ade.training import held_back
     from ade.training import train as fit
 
+    if unlabelled is not None and distill_from is None:
+        raise InputError("--unlabelled needs a teacher to name its texts: give --distill-from too")
     if resume and overwrite:
         raise InputError("--resume goes on with what is there, --overwrite throws it away: give one of them")
     if settings["steps"] and settings["epochs"]:
@@ -187,6 +203,16 @@ def train(
     shape = replace(SHAPES[preset], **_pick(Architecture, settings))
     existing: Literal["refuse", "resume", "overwrite"] = "resume" if resume else "overwrite" if overwrite else "refuse"
     with display.progress() as report:
+        if distill_from is not None:
+            from ade.checkpoints import check_run_folder
+            from ade.teaching import LabelTeacher, taught
+
+            check_run_folder(out, existing)  # before anything takes time
+            if "dev" not in parts:
+                parts["train"], parts["dev"] = held_back(parts["train"], chosen.seed)
+            teacher = LabelTeacher.load(distill_from, parts["train"].names, chosen.device)
+            teaching = TeachingSettings(**_pick(TeachingSettings, settings))
+            parts["train"] = taught(parts["train"], teacher, teaching, _texts_of(unlabelled), report)
         classifier = fit(book, parts["train"], parts.get("dev"), chosen, shape, out, existing, report)
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first one speaks
         return
@@ -241,6 +267,13 @@ def predict(
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of our output has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _texts_of(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    with _lines(str(file)) as lines:
+        return [line for line in lines if line.strip()]
 
 
 @contextmanager

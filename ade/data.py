@@ -63,6 +63,7 @@ class Dataset:
     texts: Sequence[str]
     labels: np.ndarray  # (n,) int64
     names: tuple[str, ...]
+    targets: np.ndarray | None = None  # (n, C) float32: probabilities to learn in place of the labels
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -70,7 +71,7 @@ class Dataset:
     def take(self, rows: np.ndarray) -> "Dataset":
         """The given rows as a data set of their own, with the same label names."""
         texts = self.texts.take(rows) if isinstance(self.texts, Texts) else [self.texts[int(i)] for i in rows]
-        return Dataset(texts, self.labels[rows], self.names)
+        return Dataset(texts, self.labels[rows], self.names, None if self.targets is None else self.targets[rows])
 
     def split(self, share: float, seed: int) -> tuple["Dataset", "Dataset"]:
         """Two data sets, the second with this share of every class (at least one row of it, never all)."""

@@ -85,7 +85,7 @@ class Classifier:
 
     def write(self, folder: Path) -> None:
         """Write the files of a model folder into a folder as it is."""
-        with _quiet():
+        with quiet():
             self.model.save_pretrained(folder)
         plain = Tokenizer.from_str(self.tokenizer.to_str())
         plain.no_truncation()
@@ -100,7 +100,7 @@ class Classifier:
         if not (path / "tokenizer.json").is_file():
             raise InputError(f"{path}: has no tokenizer.json")
         try:
-            with _quiet():
+            with quiet():
                 model, found = AdeForSequenceClassification.from_pretrained(
                     path, use_safetensors=True, output_loading_info=True
                 )
@@ -114,13 +114,15 @@ class Classifier:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers' own progress bars off the terminal."""
-    shown = transformers_logging.is_progress_bar_enabled()
+def quiet() -> Iterator[None]:
+    """Keep transformers' own progress bars and reports off the terminal."""
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
         yield
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
 

@@ -195,7 +195,7 @@ class AdeForSequenceClassification(AdePreTrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Class logits, and the cross-entropy where labels are given."""
+        """Class logits, and the cross-entropy where labels are given: classes (B,) or probabilities (B, C)."""
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         states, mask = self.ade.states(input_ids, mask)  # (B, T, d), (B, T)
         logits = self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)

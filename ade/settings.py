@@ -72,7 +72,7 @@ class TrainingSettings:
     )
     fit_to_data: bool = field(
         default=True,
-        metadata={"help": "higher rate for many classes, less token dropout on short texts"},
+        metadata={"help": "fit rate, noise and steps to the rows, classes and lengths there are"},
     )
     warmup_steps: int = field(
         default=500, metadata={"help": "steps from 0 to the highest rate (at most a tenth of all)"}
@@ -94,6 +94,20 @@ class TrainingSettings:
         _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         for name in ("dropout", "token_dropout"):
             _need(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class TeachingSettings:
+    """How a fine-tuned encoder teaches (`--distill-from`)."""
+
+    variants: int = field(
+        default=-1, metadata={"help": "texts made from each text for the teacher to name; -1 for as many as pay"}
+    )
+    trust: float = field(default=0.5, metadata={"help": "the teacher's share in the target of a text that has a label"})
+
+    def __post_init__(self) -> None:
+        _need(self.variants >= -1, "variants", "0 or more, or -1", self.variants)
+        _need(0 <= self.trust <= 1, "trust", "between 0 and 1", self.trust)
 
 
 STRONG = TrainingSettings()

@@ -30,6 +30,7 @@ from ade.settings import STRONG, Architecture, TrainingSettings
 CLIP = 1.0  # largest norm of the gradient
 EVALUATIONS = 20  # looks at the dev split in a run
 PATIENCE = 8  # looks without a better one before the run stops early
+HIGHEST_RATE = 5e-3
 DEV_SHARE, DEV_ROWS = 0.05, 2000  # what is held back from train where no dev split is given
 
 
@@ -43,7 +44,7 @@ class _Run:
     wrapped: nn.Module  # the same model as accelerate runs it
     optimizer: torch.optim.AdamW
     texts: Encoded
-    labels: Tensor  # (n,) on the device
+    labels: Tensor  # (n,) classes or (n, C) probabilities, on the device
     dev_texts: Encoded
     dev_labels: np.ndarray
     total: int  # steps in all
@@ -72,9 +73,7 @@ def train(
     if len(np.unique(data.labels)) < 2:
         raise InputError(f"training needs at least two classes, the data has {len(np.unique(data.labels))}")
     if dev is None:
-        data, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), settings.seed)
-    if len(dev) == 0:
-        raise InputError("no class has two rows, so no dev split can be held back; give one or more rows")
+        data, dev = held_back(data, settings.seed)
     architecture = architecture or Architecture()
     if out is None:
         run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
@@ -96,6 +95,14 @@ def train(
     return run.classifier
 
 
+def held_back(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    """The rows to train on, and a dev split taken from them."""
+    rest, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), seed)
+    if len(dev) == 0:
+        raise InputError("no class has two rows, so no dev split can be held back; give one or more rows")
+    return rest, dev
+
+
 def _prepare(
     codebook: Codebook,
     data: Dataset,
@@ -115,7 +122,7 @@ def _prepare(
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
     texts = encode(codebook.tokenizer, data.texts, architecture.max_tokens, report)
-    settings = fitted(settings, len(data.names), float(texts.lengths.mean()))
+    settings = fitted(settings, data, float(texts.lengths.mean()))
     torch.manual_seed(settings.seed)
     noise = {name: getattr(settings, name) for name in ("dropout", "token_dropout", "position_scale")}
     model = AdeForSequenceClassification.from_codebook(codebook, data.names, architecture, **noise)
@@ -127,21 +134,43 @@ def _prepare(
     wrapped, optimizer = accelerator.prepare(model, adamw)
     return _Run(
         settings, accelerator, Classifier(model, codebook.tokenizer), wrapped, optimizer,
-        texts.to(accelerator.device), torch.from_numpy(data.labels).to(accelerator.device),
+        texts.to(accelerator.device),
+        torch.from_numpy(data.labels if data.targets is None else data.targets).to(accelerator.device),
         encode(codebook.tokenizer, dev.texts, architecture.max_tokens).to(accelerator.device), dev.labels,
-        total=settings.steps or max(1, round(settings.epochs * len(texts) / settings.batch_size)),
+        total=settings.steps or steps_of(settings, len(texts)),
     )  # fmt: skip
 
 
-def fitted(settings: TrainingSettings, classes: int, mean_length: float) -> TrainingSettings:
-    """The settings fitted to a data set: many classes bear a higher rate, short texts less token dropout."""
+def fitted(settings: TrainingSettings, data: Dataset, mean_length: float) -> TrainingSettings:
+    """The settings fitted to a data set.
+
+    Many classes bear a higher rate, short texts less token dropout. Few rows need more steps than the preset's epochs
+    give them, and more dropout. Taught rows are many and hard to learn by heart: half the noise, a quarter of the
+    passes. An epoch count of one's own is left as it is.
+    """
     if not settings.fit_to_data:
         return settings
+    rows, classes, preset = len(data), len(data.names), settings.epochs == STRONG.epochs and not settings.steps
+    rate = min(HIGHEST_RATE, settings.learning_rate * (classes / 4) ** 0.8)
+    hidden = settings.token_dropout * min(1.0, mean_length / 40)
+    if data.targets is not None:
+        epochs = settings.epochs / 4 if preset else settings.epochs
+        return replace(
+            settings, learning_rate=rate, token_dropout=hidden / 2, dropout=settings.dropout / 2, epochs=epochs
+        )
+    fewest = min(1000, max(200, rows / 4)) * max(1.0, classes / 6) ** 0.4
     return replace(
         settings,
-        learning_rate=min(5e-3, settings.learning_rate * (classes / 4) ** 0.8),
-        token_dropout=settings.token_dropout * min(1.0, mean_length / 40),
+        learning_rate=rate,
+        token_dropout=hidden,
+        dropout=min(max(0.4, settings.dropout), settings.dropout * max(1.0, 20_000 / rows) ** 0.5),
+        steps=max(round(fewest), steps_of(settings, rows)) if preset else settings.steps,
     )
+
+
+def steps_of(settings: TrainingSettings, rows: int) -> int:
+    """Optimizer steps in so many passes over the rows."""
+    return max(1, round(settings.epochs * rows / settings.batch_size))
 
 
 def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
@@ -201,7 +230,8 @@ def _step(run: _Run, rows: np.ndarray) -> Tensor:
     run.accelerator.backward(output.loss)
     run.accelerator.clip_grad_norm_(run.wrapped.parameters(), CLIP)
     run.optimizer.step()
-    hits = (output.logits.detach().argmax(1) == labels).sum()
+    classes = labels if labels.dim() == 1 else labels.argmax(1)
+    hits = (output.logits.detach().argmax(1) == classes).sum()
     return torch.stack([output.loss.detach() * len(rows), hits]) * world  # (2,)
 
 

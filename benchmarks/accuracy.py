@@ -1,7 +1,10 @@
 """ADE trained from a teacher and a data set: accuracy and its kin, training time, bytes."""
 
+import hashlib
+import json
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,15 +12,17 @@ from typing import Any
 import numpy as np
 
 from ade.codebook import MARKER, Codebook
-from ade.data import EMBEDDED, Dataset, load_dataset
+from ade.data import EMBEDDED, Dataset, has_split, load_dataset
 from ade.demo import run_demo
 from ade.distillation import distill
 from ade.errors import InputError
 from ade.evaluation import evaluate
-from ade.progress import Report
-from ade.settings import Architecture, DistillationSettings, TrainingSettings
+from ade.progress import Report, silent
+from ade.settings import Architecture, DistillationSettings, TeachingSettings, TrainingSettings
 from ade.teachers import load_teacher
-from ade.training import train
+from ade.teaching import LabelTeacher, taught
+from ade.training import held_back, train
+from benchmarks.encoders import FineTuned
 from benchmarks.records import Run, fingerprint
 from benchmarks.tables import REVISION
 
@@ -32,29 +37,84 @@ class Places:
     device: str
 
 
-def load_rows(places: Places, name: str, rows: int) -> tuple[Dataset, Dataset, dict[str, Any]]:
-    """Train and test rows of a data set, and what tells them from others; `rows` > 0 takes that many of each."""
-    folder = places.data / name
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such data set; point --data-dir at the folder that holds it")
-    parts = [load_dataset(folder, split) for split in ("train", "test")]
-    if rows:
+def load_rows(places: Places, settings: Mapping[str, Any]) -> tuple[Dataset, Dataset, dict[str, Any]]:
+    """Train and test rows of a run, and what tells them from others.
+
+    `rows` > 0 takes that many of each split; `per_class` that many of each class of train, drawn by the run's seed.
+    """
+    name = settings["data"]
+    source = places.data / name
+    if not source.is_dir():
+        if name != EMBEDDED:
+            raise InputError(f"{source}: no such data set; point --data-dir at the folder that holds it")
+        source = Path(EMBEDDED)
+    train_rows, test_rows = load_dataset(source, "train"), load_dataset(source, "test")
+    if settings["rows"]:
         generator = np.random.default_rng(0)
-        parts = [part.take(np.sort(generator.permutation(len(part))[:rows])) for part in parts]
+        train_rows, test_rows = (
+            part.take(np.sort(generator.permutation(len(part))[: settings["rows"]])) for part in (train_rows, test_rows)
+        )
+    if settings.get("per_class"):
+        generator = np.random.default_rng(seed_of(settings))
+        chosen = [
+            generator.permutation(np.flatnonzero(train_rows.labels == label))[: settings["per_class"]]
+            for label in range(len(train_rows.names))
+        ]
+        train_rows = train_rows.take(np.sort(np.concatenate(chosen)))
+    files = [source / "train.csv", source / "test.csv"]
     about = {
         "name": name,
-        "train_rows": len(parts[0]),
-        "test_rows": len(parts[1]),
-        "sha256": fingerprint(folder / "train.csv", folder / "test.csv"),
+        "train_rows": len(train_rows),
+        "test_rows": len(test_rows),
+        "sha256": fingerprint(*files) if files[0].exists() else _fingerprint_of(train_rows, test_rows),
     }
-    return parts[0], parts[1], about
+    return train_rows, test_rows, about
+
+
+def _fingerprint_of(*parts: Dataset) -> str:
+    return hashlib.sha256("\n".join(text for part in parts for text in part.texts).encode("utf8")).hexdigest()
+
+
+def seed_of(settings: Mapping[str, Any]) -> int:
+    """The seed of a run of ours or of a peer."""
+    return int(settings["seed"] if "seed" in settings else settings["training"]["seed"])
+
+
+def lesson_of(settings: Mapping[str, Any]) -> str:
+    """What runs that learn from the same encoder, on the same rows, have in common; empty for a run without one."""
+    if "encoder" not in settings:
+        return ""
+    return json.dumps([settings.get(name) for name in ("encoder", "data", "rows", "per_class", "teaching")])
+
+
+def load_lesson(
+    places: Places, settings: Mapping[str, Any], report: Report = silent
+) -> tuple[Dataset, Dataset | None, Dataset, dict[str, Any]]:
+    """Train, dev and test rows of a run, train with the answers of an encoder fine-tuned on it where there is one."""
+    rows, test, about = load_rows(places, settings)
+    source = places.data / settings["data"]
+    dev = None
+    if source.is_dir() and has_split(source, "dev"):
+        dev = load_dataset(source, "dev").relabelled(rows.names)
+    if "encoder" not in settings:
+        return rows, dev, test, about
+    if dev is None:  # rows the encoder must not see
+        rows, dev = held_back(rows, 0)
+    folder = places.work / "encoders" / f"{settings['encoder']}-{settings['data']}-{len(rows)}"
+    if not folder.exists():
+        tuned = FineTuned(places.teachers / settings["encoder"], rows.names, places.device)
+        tuned.fit(rows, 0, report).save(folder)
+    teacher = LabelTeacher.load(folder, rows.names, places.device)
+    teacher.cache = places.work / "answers"
+    return taught(rows, teacher, TeachingSettings(**settings["teaching"]), (), report), dev, test, about
 
 
 def codebook_for(places: Places, teacher: str, settings: dict[str, Any], report: Report) -> Codebook:
     """The codebook of these settings: from the work folder, or distilled now and kept there."""
     folder = codebook_folder(places, teacher, settings)
     if not (folder / MARKER).exists():
-        loaded = load_teacher(places.teachers / teacher)
+        folder_of = places.teachers / teacher
+        loaded = load_teacher(folder_of if folder_of.exists() else teacher)
         made = distill(loaded, DistillationSettings(**settings, device=places.device), report=report)
         if not (folder / MARKER).exists():  # another process may have been quicker
             made.save(folder)
@@ -76,15 +136,14 @@ def run_main_job(run: Run, places: Places, report: Report) -> tuple[dict[str, An
 def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and conditions of one ADE run."""
     settings = run.settings
-    rows, test, about = load_rows(places, settings["data"], settings["rows"])
+    rows, dev, test, about = load_lesson(places, settings, report)
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
     training = TrainingSettings(**settings["training"], device=places.device)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         out = Path(folder) / "model"
-        classifier = train(
-            codebook, rows, None, training, Architecture(**settings["architecture"]), out, "refuse", report
-        )
+        shape = Architecture(**settings["architecture"])
+        classifier = train(codebook, rows, dev, training, shape, out, "refuse", report)
         seconds = time.perf_counter() - began
         nbytes = (out / "model.safetensors").stat().st_size
     figures = {**evaluate(classifier, test).as_dict(), "train_seconds": seconds, "bytes": nbytes}

@@ -33,7 +33,7 @@ class Trained:
 
 def run_peer(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and conditions of one peer."""
-    rows, test, about = load_rows(places, run.settings["data"], run.settings["rows"])
+    rows, test, about = load_rows(places, run.settings)
     name = run.settings["peer"]
     report(name, 0, 2, {})
     began = time.perf_counter()
@@ -113,52 +113,11 @@ def encoder(name: str) -> Callable[[Dataset, Places, int], Trained]:
     """A whole Hugging Face encoder fine-tuned: any local folder or hub name."""
 
     def fine_tune(rows: Dataset, places: Places, seed: int) -> Trained:
-        import torch
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        from ade.batching import encode, shuffled_batches, sorted_batches
-        from ade.distillation import resolve_device
+        from benchmarks.encoders import FineTuned
 
         source = places.teachers / name if (places.teachers / name).exists() else name
-        device = resolve_device(places.device)
-        torch.manual_seed(seed)
-        tokenizer = AutoTokenizer.from_pretrained(source).backend_tokenizer
-        tokenizer.no_padding()
-        model = AutoModelForSequenceClassification.from_pretrained(
-            source, num_labels=len(rows.names), dtype=torch.float32
-        ).to(device)
-        texts = encode(tokenizer, rows.texts, 256).to(device)
-        labels = torch.from_numpy(rows.labels).to(device)
-        epochs, size = 3, 32
-        steps = epochs * -(-len(rows) // size)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: min((step + 1) / (0.06 * steps), (steps - step) / (0.94 * steps))
-        )
-        model.train()
-        for epoch in range(epochs):
-            for batch in shuffled_batches(texts.lengths, size, seed + epoch):
-                ids, mask = texts.padded(batch)
-                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    logits = model(input_ids=ids, attention_mask=mask.long()).logits
-                loss = torch.nn.functional.cross_entropy(logits.float(), labels[torch.from_numpy(batch).to(device)])
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
-        model.eval()
-
-        @torch.inference_mode()
-        def predict(given: Sequence[str]) -> np.ndarray:
-            encoded = encode(tokenizer, given, 256).to(device)
-            found = np.empty(len(encoded), dtype=np.int64)
-            for batch in sorted_batches(encoded.lengths):
-                ids, mask = encoded.padded(batch)
-                found[batch] = model(input_ids=ids, attention_mask=mask.long()).logits.argmax(1).cpu().numpy()
-            return found
-
-        return Trained(predict, 4 * sum(parameter.numel() for parameter in model.parameters()))
+        tuned = FineTuned(source, rows.names, places.device).fit(rows, seed)
+        return Trained(tuned.predict, tuned.nbytes)
 
     return fine_tune
 

@@ -14,18 +14,45 @@ from typing import Any
 from ade.evaluation import spread
 from benchmarks import paper, readings, records
 from benchmarks.records import Run
-from benchmarks.tables import ANCHORS, DATA, PEERS, SEEDS, TABLES, ade_run, peer_run
+from benchmarks.tables import (
+    ANCHORS,
+    ATTEND,
+    DATA,
+    EVERY,
+    FEW,
+    LEFT_OUT,
+    PEERS,
+    SEEDS,
+    TABLES,
+    TEACHER,
+    ade_run,
+    changed,
+    peer_run,
+    taught_run,
+)
 
 ROOT = Path(__file__).parent.parent
 Record = dict[str, Any]
 NAMES = {
     "ag_news": "AG News",
     "dbpedia_14": "DBpedia-14",
+    "wordnet": "WordNet glosses",
+    "sst2": "SST-2",
+    "trec": "TREC",
+    "banking77": "Banking77",
     "tfidf": "TF-IDF (1,2) + linear SVM",
     "fasttext": "fastText, bigrams",
     "fasttext-ftz": "fastText quantised (.ftz)",
     "model2vec": "model2vec (MiniLM) + classifier",
     "minilm-l6": "MiniLM-L6, fine-tuned whole",
+}
+
+SHORT = {
+    "tfidf": "TF-IDF + SVM",
+    "fasttext": "fastText",
+    "fasttext-ftz": ".ftz",
+    "model2vec": "model2vec",
+    "minilm-l6": "MiniLM-L6 whole",
 }
 
 
@@ -98,6 +125,53 @@ def classification(book: Book) -> str:
         header = [NAMES[data], "rows", "accuracy", "macro F1", "precision", "recall", "size", "training", "texts/s"]
         parts.append(_table(header, rows))
     return "\n\n".join(parts)
+
+
+def accuracy(book: Book) -> str:
+    """Every data set, one preset; then bytes and training time in the same order."""
+    header = ["", "rows", "ADE", "ADE, taught", *(SHORT[peer] for peer in PEERS)]
+    figures, costs = [], []
+    for data, teacher in (*((data, TEACHER) for data in EVERY), ("wordnet", "wordllama")):
+        plain = [ade_run("", data, seed=seed, attend=ATTEND, teacher=teacher) for seed in SEEDS]
+        cells = [book.of(*plain), book.of(*map(taught_run, plain)), *(book.of(peer_run("", data, p)) for p in PEERS)]
+        present = [found for found in cells if found]
+        if present:
+            name = NAMES[data] + (f" ({teacher})" if teacher != TEACHER else "")
+            count = f"{present[0][0]['data']['train_rows']:,}"
+            figures.append([name, count, *(_percent(found, "accuracy") for found in cells)])
+            costs.append([name, count, *(_cost(found) for found in cells)])
+    return f"{_table(header, figures)}\n\n{_table(header, costs)}" if figures else ""
+
+
+def _cost(found: list[Record]) -> str:
+    return "-" if not found else f"{_bytes(found[0]['figures']['bytes'])}, {_seconds(found)}"
+
+
+def few(book: Book) -> str:
+    """A handful of rows a class."""
+    rows = []
+    for count in FEW:
+        runs = [
+            [changed(ade_run("", "ag_news", seed=seed, attend=ATTEND), per_class=count) for seed in SEEDS],
+            *([changed(peer_run("", "ag_news", p, s), per_class=count) for s in SEEDS] for p in ("tfidf", "model2vec")),
+        ]
+        rows.append([str(count), *(_percent(book.of(*some), "accuracy") for some in runs)])
+    return _table(["AG News, rows a class", "ADE", SHORT["tfidf"], SHORT["model2vec"]], rows)
+
+
+def ablation(book: Book) -> str:
+    """One ingredient left out at a time."""
+    rows = []
+    for name, (training, shape) in LEFT_OUT.items():
+        cells = []
+        for data in ("ag_news", "wordnet"):
+            run = changed(ade_run("", data, **{"attend": ATTEND, **shape}), training)
+            cells.append(_percent(book.of(run), "accuracy"))
+        rows.append([name, *cells])
+    for name, teaching in (("taught", {}), ("taught, no variants of the texts", {"variants": 0})):
+        plain = [ade_run("", data, attend=ATTEND) for data in ("ag_news", "wordnet")]
+        rows.append([name, *(_percent(book.of(taught_run(run, **teaching)), "accuracy") for run in plain)])
+    return _table(["preset strong, seed 0", NAMES["ag_news"], NAMES["wordnet"]], rows)
 
 
 def sat(book: Book) -> str:
@@ -241,6 +315,9 @@ PLOTS = {
 SECTIONS: dict[str, Callable[[Book], str]] = {
     "demo": demo,
     "classification": classification,
+    "accuracy": accuracy,
+    "few": few,
+    "ablation": ablation,
     "sat": sat,
     "anchors": anchors,
     "attend": attend,

@@ -1,18 +1,19 @@
 """Run the tables: what is recorded under the same settings is not run again; several runs at once where asked for."""
 
+import contextlib
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 from ade.errors import InputError
 from ade.progress import Report, silent
 from benchmarks import records
-from benchmarks.accuracy import Places, codebook_for, run_ade, run_main_job
+from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.size import run_compression
@@ -93,12 +94,34 @@ def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, repo
     for run in todo:  # codebooks first, so that no two runs at once make the same
         if run.kind == "ade":
             codebook_for(places, run.settings["teacher"], run.settings["distillation"], report)
+    for done, (run, outcome) in enumerate(_at_once(todo, places, jobs)):
+        finish(done, run, outcome)
+    return failed
+
+
+def _at_once(todo: list[Run], places: Places, jobs: int) -> Iterator[tuple[Run, dict[str, Any] | str]]:
+    """Several runs at a time, each as it ends; those that learn from one encoder wait for its answers."""
+    lessons: dict[str, list[Run]] = {}
+    for run in todo:
+        lessons.setdefault(lesson_of(run.settings) if run.kind == "ade" else "", []).append(run)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
-        waiting = {pool.submit(_make, run, places): run for run in todo}
-        for done, future in enumerate(as_completed(waiting)):
-            finish(done, waiting[future], future.result())
-    return failed
+        first: dict[Future[Any], list[Run]] = {
+            pool.submit(_ask, runs[0], places): runs for lesson, runs in lessons.items() if lesson
+        }
+        waiting: dict[Future[Any], Run] = {pool.submit(_make, run, places): run for run in lessons.get("", [])}
+        while first or waiting:
+            for future in wait([*first, *waiting], return_when=FIRST_COMPLETED).done:
+                if future in waiting:
+                    yield waiting.pop(future), future.result()
+                else:
+                    waiting |= {pool.submit(_make, run, places): run for run in first.pop(future)}
+
+
+def _ask(run: Run, places: Places) -> None:
+    """Fine-tune the encoder a run learns from and let it answer; what goes wrong, the run will say."""
+    with contextlib.suppress(InputError, ImportError, OSError, RuntimeError, ValueError):
+        load_lesson(places, run.settings)
 
 
 def _one_thread() -> None:

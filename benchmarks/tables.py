@@ -1,10 +1,10 @@
 """Which runs make up which table. A run asked for by several tables is made once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ade.settings import PRESETS, Architecture, DistillationSettings
+from ade.settings import PRESETS, Architecture, DistillationSettings, TeachingSettings
 from benchmarks.records import Run
 
 REVISION = 1  # raise when a change to the model or the solvers changes results: every run that uses them is made anew
@@ -13,6 +13,25 @@ ANCHORS = (100, 200, 300, 500, 700)
 SEEDS = (0, 1, 2)
 DATA = ("ag_news", "dbpedia_14")
 PEERS = ("tfidf", "fasttext", "fasttext-ftz", "model2vec", "minilm-l6")
+EVERY = (*DATA, "wordnet", "sst2", "trec", "banking77")
+ATTEND = Architecture().attend
+ENCODER = "minilm-l6"  # fine-tuned on the same rows, it teaches
+FEW = (8, 64, 512)  # rows a class
+LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # training settings, architecture
+    "the preset": ({}, {}),
+    "no token dropout": ({"token_dropout": 0.0}, {}),
+    "no dropout of features": ({"dropout": 0.0}, {}),
+    "no weight decay": ({"weight_decay": 0.0}, {}),
+    "weights of the pairs frozen": ({"train_weights": False}, {}),
+    "anchors frozen": ({"train_anchors": False}, {}),
+    "not fitted to the data": ({"fit_to_data": False}, {}),
+    "positions at full size": ({"position_scale": 1.0}, {}),
+    "no positions": ({}, {"positions": "none"}),
+    "mean pooling": ({}, {"pooling": "mean"}),
+    "no SAT": ({}, {"sat": False}),
+    "tokens in place of gated" if ATTEND == "gated" else "gated in place of tokens": (
+        {}, {"attend": "tokens" if ATTEND == "gated" else "gated"}),
+}  # fmt: skip
 QUICK_ROWS = 400  # rows of each split in the quick harness
 
 
@@ -20,6 +39,7 @@ def ade_run(
     table: str, data: str, preset: str = "strong", anchors: int = 500, seed: int = 0, rows: int = 0, **shape: Any
 ) -> Run:
     """One training run of ADE, every setting spelled out, so that a changed preset is a changed run."""
+    teacher = shape.pop("teacher", TEACHER)
     training = asdict(replace(PRESETS[preset], seed=seed))
     training.pop("device")
     shape = {"attend": "tokens", "pooling": "attention", **shape}
@@ -29,7 +49,7 @@ def ade_run(
     distillation.pop("device")
     architecture = asdict(Architecture(**shape))
     settings = {
-        "revision": REVISION, "data": data, "rows": rows, "teacher": TEACHER, "preset": preset,
+        "revision": REVISION, "data": data, "rows": rows, "teacher": teacher, "preset": preset,
         "distillation": distillation, "training": training, "architecture": architecture,
     }  # fmt: skip
     return Run(table, "ade", settings)
@@ -38,6 +58,17 @@ def ade_run(
 def peer_run(table: str, data: str, peer: str, seed: int = 0, rows: int = 0) -> Run:
     """One peer, trained and measured on the same rows."""
     return Run(table, "peer", {"peer": peer, "data": data, "seed": seed, "rows": rows})
+
+
+def changed(run: Run, training: Mapping[str, Any] | None = None, **settings: Any) -> Run:
+    """The run with some of its settings another."""
+    trained = {"training": {**run.settings["training"], **training}} if training else {}
+    return Run(run.table, run.kind, {**run.settings, **trained, **settings})
+
+
+def taught_run(run: Run, **teaching: Any) -> Run:
+    """The run with a fine-tuned encoder teaching."""
+    return changed(run, encoder=ENCODER, teaching=asdict(TeachingSettings(**teaching)))
 
 
 def classification() -> list[Run]:
@@ -49,6 +80,37 @@ def classification() -> list[Run]:
             runs += [ade_run(name, data, "paper", 500, seed)]
         runs += [ade_run(name, data, "strong", 500, 0, sat=False, pooling="mean")]
         runs += [peer_run(name, data, peer) for peer in PEERS]
+    return runs
+
+
+def accuracy() -> list[Run]:
+    """Every data set, one preset: alone, taught by a fine-tuned encoder, and the peers."""
+    name, runs = "accuracy", []
+    for data, teacher in (*((data, TEACHER) for data in EVERY), ("wordnet", "wordllama")):
+        for seed in SEEDS:
+            plain = ade_run(name, data, seed=seed, attend=ATTEND, teacher=teacher)
+            runs += [plain, taught_run(plain)]
+    return runs + [peer_run(name, data, peer) for data in EVERY for peer in PEERS]
+
+
+def few() -> list[Run]:
+    """AG News with a handful of rows of each class."""
+    runs = []
+    for count in FEW:
+        for seed in SEEDS:
+            runs.append(changed(ade_run("few", "ag_news", seed=seed, attend=ATTEND), per_class=count))
+            for peer in ("tfidf", "model2vec"):
+                runs.append(changed(peer_run("few", "ag_news", peer, seed), per_class=count))
+    return runs
+
+
+def ablation() -> list[Run]:
+    """What each ingredient of the preset is worth: one left out at a time."""
+    runs = []
+    for data in ("ag_news", "wordnet"):
+        for training, shape in LEFT_OUT.values():
+            runs.append(changed(ade_run("ablation", data, **{"attend": ATTEND, **shape}), training))
+        runs += [taught_run(runs[-len(LEFT_OUT)], **kind) for kind in ({}, {"variants": 0})]
     return runs
 
 
@@ -126,6 +188,9 @@ def demo() -> list[Run]:
 TABLES: dict[str, Callable[[], list[Run]]] = {
     "demo": demo,
     "classification": classification,
+    "accuracy": accuracy,
+    "few": few,
+    "ablation": ablation,
     "sat": sat,
     "anchors": anchors,
     "attend": attend,
@@ -148,9 +213,8 @@ def quick() -> list[Run]:
         ade_run("attend", "dbpedia_14", rows=QUICK_ROWS, attend="gated"),
         ade_run("gpe", "ag_news", rows=QUICK_ROWS, attend="anchors", positions="each"),
     ):
-        training = {**run.settings["training"], **short}
         distillation = {**run.settings["distillation"], "anchors": 64, "rounds": 2}
-        runs.append(Run(run.table, run.kind, {**run.settings, "training": training, "distillation": distillation}))
+        runs.append(changed(run, short, distillation=distillation))
     runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *parameters()]
     runs.append(Run("lookup", "lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}))
     return runs

@@ -21,7 +21,7 @@ REPEATS = 5
 
 def run_throughput(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Median texts a second; a model's speed does not depend on how well it is trained, so it hardly is."""
-    rows, test, about = load_rows(places, run.settings["data"], 0)
+    rows, test, about = load_rows(places, {"data": run.settings["data"], "rows": 0})
     texts = list(test.texts)
     system = run.settings["system"]
     if system == "MiniLM-L6":

@@ -32,12 +32,45 @@ def test_presets_are_the_papers_and_ours():
     assert set(PRESETS) == {"paper", "strong"}
 
 
+def of_size(rows: int, classes: int, targets: np.ndarray | None = None) -> Dataset:
+    return Dataset(["x"] * rows, np.arange(rows) % classes, tuple(map(str, range(classes))), targets)
+
+
 def test_settings_fit_themselves_to_the_data():
-    settings = fitted(STRONG, classes=16, mean_length=20)
+    settings = fitted(STRONG, of_size(30_000, 16), mean_length=20)
     assert settings.learning_rate == pytest.approx(4**0.8 * STRONG.learning_rate)
-    assert fitted(STRONG, classes=1000, mean_length=20).learning_rate == 5e-3
+    assert fitted(STRONG, of_size(30_000, 1000), mean_length=20).learning_rate == 5e-3
     assert settings.token_dropout == pytest.approx(STRONG.token_dropout / 2)
-    assert fitted(PAPER, classes=16, mean_length=20) == PAPER
+    assert settings.dropout == STRONG.dropout
+    assert settings.steps == 8 * 30_000 / 64
+    assert fitted(PAPER, of_size(100, 16), mean_length=20) == PAPER
+
+
+def test_few_rows_get_more_steps_and_more_dropout():
+    few, some = (fitted(STRONG, of_size(rows, 4), mean_length=40) for rows in (32, 5_000))
+    assert (few.steps, some.steps) == (200, 1000)
+    assert few.dropout == 0.4
+    assert STRONG.dropout < some.dropout <= 0.4
+    assert fitted(STRONG, of_size(5_000, 77), mean_length=40).steps > 2000
+    assert fitted(replace(STRONG, epochs=1), of_size(32, 4), mean_length=40).steps == 0  # one's own count stands
+    assert fitted(replace(STRONG, steps=7), of_size(32, 4), mean_length=40).steps == 7
+
+
+def test_taught_rows_get_fewer_passes_and_less_noise():
+    settings = fitted(STRONG, of_size(5_000, 4, np.full((5_000, 4), 0.25, np.float32)), mean_length=40)
+    assert settings.epochs == STRONG.epochs / 4
+    assert settings.dropout == STRONG.dropout / 2
+    assert settings.token_dropout == STRONG.token_dropout / 2
+
+
+def test_soft_targets_are_what_is_learned(codebook, topics):
+    """Targets that contradict the labels: the model follows the targets."""
+    turned = (topics.labels + 1) % 3
+    rows = replace(topics, targets=np.eye(3, dtype=np.float32)[turned])
+    classifier = train(
+        codebook, rows, replace(topics, labels=turned), replace(QUICK, steps=400), Architecture(attend="tokens")
+    )
+    assert evaluate(classifier, replace(topics, labels=turned)).accuracy > 0.9
 
 
 def test_learning_rate_rises_then_falls_to_zero():

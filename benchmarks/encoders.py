@@ -1,0 +1,86 @@
+"""Whole Hugging Face encoders fine-tuned on the rows: peers to measure against, and teachers to learn from."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from ade.batching import encode, shuffled_batches, sorted_batches
+from ade.data import Dataset
+from ade.distillation import resolve_device
+from ade.folders import new_folder
+from ade.inference import quiet
+from ade.progress import Report, silent
+
+EPOCHS, MOST_EPOCHS = 3, 8
+RATE, DECAY, MAX_TOKENS = 5e-5, 0.01, 256
+
+
+class FineTuned:
+    """An encoder with a classification head, trained whole."""
+
+    def __init__(self, source: str | Path, names: Sequence[str], device: str) -> None:
+        labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+        with quiet():
+            self.wrapped = AutoTokenizer.from_pretrained(source)
+            self.model: Any = AutoModelForSequenceClassification.from_pretrained(
+                source, num_labels=len(names), dtype=torch.float32, **labels
+            )
+        self.model.to(resolve_device(device))
+        self.device = resolve_device(device)
+        self.tokenizer = Tokenizer.from_str(self.wrapped.backend_tokenizer.to_str())
+        self.tokenizer.no_padding()
+
+    def fit(self, rows: Dataset, seed: int, report: Report = silent) -> "FineTuned":
+        """The customary recipe: AdamW, a short warm-up, linear decay; more than three epochs where rows are few."""
+        size = 64 if len(rows) > 20_000 else 32
+        per_epoch = -(-len(rows) // size)
+        steps = max(EPOCHS * per_epoch, min(MOST_EPOCHS * per_epoch, 1000 + 15 * len(rows.names)))
+        torch.manual_seed(seed)
+        texts = encode(self.tokenizer, rows.texts, MAX_TOKENS).to(self.device)
+        labels = torch.from_numpy(rows.labels).to(self.device)
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+        self.model.train()
+        order = [batch for epoch in range(MOST_EPOCHS) for batch in shuffled_batches(texts.lengths, size, seed + epoch)]
+        for step, batch in enumerate(order[:steps]):
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * min((step + 1) / (0.06 * steps), (steps - step) / (0.94 * steps))
+            loss = nn.functional.cross_entropy(
+                self._logits(texts.padded(batch)), labels[torch.from_numpy(batch).to(self.device)]
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            report("fine-tune", step + 1, steps, {})
+        self.model.eval()
+        return self
+
+    def _logits(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            return self.model(input_ids=batch[0], attention_mask=batch[1].long()).logits.float()
+
+    @torch.inference_mode()
+    def predict(self, texts: Sequence[str]) -> np.ndarray:
+        """Class numbers of raw texts."""
+        encoded = encode(self.tokenizer, texts, MAX_TOKENS).to(self.device)
+        found = np.empty(len(encoded), dtype=np.int64)
+        for rows in sorted_batches(encoded.lengths):
+            found[rows] = self._logits(encoded.padded(rows)).argmax(1).cpu().numpy()
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights in float32."""
+        return 4 * sum(parameter.numel() for parameter in self.model.parameters())
+
+    def save(self, folder: Path) -> None:
+        """Write a folder transformers can load."""
+        with quiet(), new_folder(folder) as draft:
+            self.model.save_pretrained(draft)
+            self.wrapped.save_pretrained(draft)
