@@ -6,6 +6,7 @@ The paper's Algorithm 1 in three readings, one setting `attend`:
   gated    SAT attends over tokens; what each token hears gates its own anchors, and it is composed again
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from ade.settings import Architecture
 def sinusoidal(positions: Tensor, dim: int) -> Tensor:
     """Sinusoidal encodings of integer positions of any shape: (..., dim), sines and cosines in turn."""
     half = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
-    angle = positions.unsqueeze(-1).float() * torch.exp(half * (-torch.log(torch.tensor(10000.0)).item() / dim))
+    angle = positions.unsqueeze(-1).float() * torch.exp(half * (-math.log(10000.0) / dim))
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :dim]
 
 
