@@ -12,9 +12,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from ade.predictor import tokenize
 from ade.progress import Report, silent
-
-CHUNK = 4096  # texts tokenized at a time
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,8 @@ class Encoded:
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Encoded:
     """Tokenize texts, cut to `max_length` tokens. A text without any token becomes one token, id 0."""
-    tokenizer = Tokenizer.from_str(tokenizer.to_str()) if tokenizer.truncation is None else tokenizer
-    tokenizer.enable_truncation(max_length)
-    parts: list[np.ndarray] = []
-    lengths: list[int] = []
-    for start in range(0, len(texts), CHUNK):
-        rows = [encoding.ids or [0] for encoding in tokenizer.encode_batch_fast(list(texts[start : start + CHUNK]))]
-        lengths.extend(map(len, rows))
-        parts.append(np.concatenate([np.array(row, dtype=np.int32) for row in rows]))
-        report("tokenize", min(start + CHUNK, len(texts)), len(texts), {})
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return Encoded(torch.from_numpy(np.concatenate(parts or [np.empty(0, np.int32)])), offsets.astype(np.int64))
+    ids, offsets = tokenize(tokenizer, texts, max_length, report)
+    return Encoded(torch.from_numpy(ids), offsets)
 
 
 def shuffled_batches(lengths: np.ndarray, size: int, seed: int) -> list[np.ndarray]:

@@ -3,23 +3,37 @@
 Heavy modules are imported inside the verbs, so that help and bad arguments answer at once.
 """
 
-import inspect
 import io
 import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+
+if TYPE_CHECKING:
+    from ade.predictor import Predictor
 
 from ade import display
+from ade.cli_benchmarks import benchmark, reproduce
 from ade.errors import InputError
+from ade.options import (
+    Device,
+    Json,
+    LabelColumn,
+    Model,
+    Overwrite,
+    Seed,
+    TextColumn,
+    flags_of,
+    pick,
+    show,
+)
 from ade.settings import (
     PRESETS,
     SHAPES,
@@ -37,14 +51,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Model = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Seed = Annotated[int, typer.Option(help="What every random choice follows from.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in the output folder.")]
-TextColumn = Annotated[str, typer.Option(help="Column that holds the texts.")]
 STOPPED = 130  # exit status after Ctrl-C
-LabelColumn = Annotated[str, typer.Option(help="Column that holds the labels.")]
 
 
 def main() -> None:
@@ -78,43 +85,6 @@ def _fail(message: str) -> int:
     return 2
 
 
-def flags_of(*classes: type, optional: bool = False) -> Callable[[Any], Any]:
-    """Give a verb one flag for each field of these settings classes, in place of its `**settings`.
-
-    With `optional`, a flag that is not given arrives as None: a preset decides.
-    """
-
-    def decorate(verb: Any) -> Any:
-        signature = inspect.signature(verb)
-        parameters = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        for entry in (entry for settings in classes for entry in fields(settings)):
-            kind: Any = entry.type | None if optional else entry.type  # type: ignore[operator]
-            flag = Annotated[kind, typer.Option(help=_sentence(entry.metadata["help"]))]
-            default = None if optional else entry.default
-            parameters.append(
-                inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=flag)
-            )
-        verb.__signature__ = signature.replace(parameters=parameters)
-        return verb
-
-    return decorate
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
-
-
-def _pick(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {entry.name: given[entry.name] for entry in fields(settings) if given.get(entry.name) is not None}
-
-
-def _show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None]) -> None:
-    if as_json:
-        print(json.dumps(value))
-    else:
-        draw(display.console())
-
-
 @app.command()
 @flags_of(DistillationSettings)
 def distill(
@@ -141,14 +111,14 @@ def distill(
         with _lines(str(corpus)) as lines:
             frequencies = count_tokens(loaded.tokenizer, lines, len(loaded.table))
     with display.progress() as report:
-        codebook = distil(loaded, DistillationSettings(**_pick(DistillationSettings, settings)), frequencies, report)
+        codebook = distil(loaded, DistillationSettings(**pick(DistillationSettings, settings)), frequencies, report)
     codebook.save(out, overwrite)
     sizes = {
         "bytes": codebook.nbytes,
         "teacher_bytes": loaded.nbytes,
         "ratio": loaded.nbytes / codebook.nbytes,
     }
-    _show(
+    show(
         {"codebook": str(out), **codebook.about, **sizes},
         as_json,
         lambda to: display.codebook(to, out, codebook, loaded.nbytes),
@@ -199,8 +169,8 @@ def train(
     parts = {
         split: part if split == "train" else part.relabelled(parts["train"].names) for split, part in parts.items()
     }
-    chosen = replace(PRESETS[preset], **_pick(TrainingSettings, settings))
-    shape = replace(SHAPES[preset], **_pick(Architecture, settings))
+    chosen = replace(PRESETS[preset], **pick(TrainingSettings, settings))
+    shape = replace(SHAPES[preset], **pick(Architecture, settings))
     existing: Literal["refuse", "resume", "overwrite"] = "resume" if resume else "overwrite" if overwrite else "refuse"
     with display.progress() as report:
         if distill_from is not None:
@@ -211,7 +181,7 @@ def train(
             if "dev" not in parts:
                 parts["train"], parts["dev"] = held_back(parts["train"], chosen.seed)
             teacher = LabelTeacher.load(distill_from, parts["train"].names, chosen.device)
-            teaching = TeachingSettings(**_pick(TeachingSettings, settings))
+            teaching = TeachingSettings(**pick(TeachingSettings, settings))
             parts["train"] = taught(parts["train"], teacher, teaching, _texts_of(unlabelled), report)
         classifier = fit(book, parts["train"], parts.get("dev"), chosen, shape, out, existing, report)
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first one speaks
@@ -220,7 +190,7 @@ def train(
     result = {"model": str(out), "dev_accuracy": about["dev_accuracy"], "steps": about["steps"]}
     if "test" in parts:
         result["test"] = evaluated(classifier, parts["test"]).as_dict()
-    _show(result, as_json, lambda to: display.trained(to, result, (out / "model.safetensors").stat().st_size))
+    show(result, as_json, lambda to: display.trained(to, result, (out / "model.safetensors").stat().st_size))
 
 
 @app.command()
@@ -240,22 +210,20 @@ def evaluate(
     from ade.inference import Classifier
 
     result = evaluated(Classifier.load(model, device), load_dataset(data, split, text_column, label_column))
-    _show(result.as_dict(), as_json, lambda to: display.evaluation(to, result))
+    show(result.as_dict(), as_json, lambda to: display.evaluation(to, result))
 
 
 @app.command()
 def predict(
     model: Model,
     file: Annotated[str, typer.Argument(help="A file with a text a line; - is standard input.")] = "-",
-    device: Device = "auto",
+    device: Annotated[str, typer.Option(help="cpu (numpy alone, starts at once) or cuda.")] = "cpu",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Label and probability of each line, in order; files of any length."""
-    from ade.inference import Classifier
-
-    classifier = Classifier.load(model, device)
     with _lines(file) as lines:
+        classifier = _predictor(model, device)
         predictions = classifier.stream(lines)
         if as_json:
             found = [{"label": label, "probability": probability} for label, probability in predictions]
@@ -267,6 +235,17 @@ def predict(
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of our output has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _predictor(model: Path, device: str) -> "Predictor":
+    """The light runtime, which needs no torch; or the model itself on another device."""
+    if device == "cpu":
+        from ade.runtime import Runtime
+
+        return Runtime.load(model)
+    from ade.inference import Classifier
+
+    return Classifier.load(model, device)
 
 
 def _texts_of(file: Path | None) -> list[str]:
@@ -305,7 +284,7 @@ def inspect_verb(
 
     book = Codebook.load(source) if (source / MARKER).exists() else codebook_of(Classifier.load(source, "cpu"))
     found = inspect_words(book, words, nearest)
-    _show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.words(to, found))
+    show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.words(to, found))
 
 
 @app.command()
@@ -320,7 +299,7 @@ def params(
     from ade.model import count_parameters
 
     counts = count_parameters(dim, labels, anchors)
-    _show(counts, as_json, lambda to: display.parameters(to, counts))
+    show(counts, as_json, lambda to: display.parameters(to, counts))
 
 
 @app.command()
@@ -335,43 +314,11 @@ def run(
 
     with display.progress() as report:
         demo = run_demo(out, seed, epochs, report)
-    _show(demo.as_dict(), as_json, lambda to: display.demo(to, demo))
+    show(demo.as_dict(), as_json, lambda to: display.demo(to, demo))
 
 
-@app.command()
-def reproduce(
-    table: Annotated[str | None, typer.Option(help="One table; all of them without it.")] = None,
-    data_dir: Annotated[Path, typer.Option(help="Folder with ag_news and dbpedia_14.")] = Path("../shared/data"),
-    teachers_dir: Annotated[Path, typer.Option(help="Folder with deberta-v3-xsmall and minilm-l6.")] = Path("teachers"),
-    work_dir: Annotated[Path, typer.Option(help="Folder for codebooks made on the way.")] = Path("runs/reproduce"),
-    results: Annotated[
-        Path | None, typer.Option(help="Folder of result files.", show_default="benchmarks/results")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at once.", min=1)] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="The whole harness on a few hundred rows.")] = False,
-    device: Device = "auto",
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
-    """Run the benchmark tables that are not recorded yet; from a checkout of the repository."""
-    from ade.distillation import resolve_device
-
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-    try:
-        from benchmarks.accuracy import Places
-        from benchmarks.records import RESULTS
-        from benchmarks.reproduce import plan
-        from benchmarks.reproduce import reproduce as make
-    except ImportError as error:
-        raise InputError(f"the benchmarks need a checkout and its extra: pip install -e '.[bench]' ({error})") from None
-    places = Places(data_dir, teachers_dir, work_dir, resolve_device(device).type)
-    folder = results or (work_dir / "quick" if quick else RESULTS)
-    todo, seconds = plan(table, places.device, quick, folder)
-    print(f"ade: {len(todo)} runs to make, about {max(1, round(seconds / jobs / 60))} minutes", file=sys.stderr)
-    with display.progress() as report:
-        failed = make(todo, places, folder, jobs, report)
-    result = {"runs": len(todo), "failed": failed, "results": str(folder)}
-    _show(result, as_json, lambda to: display.reproduced(to, result))
+app.command()(reproduce)
+app.add_typer(benchmark, name="benchmark")
 
 
 if __name__ == "__main__":

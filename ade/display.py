@@ -194,3 +194,20 @@ def reproduced(to: Console, result: Mapping[str, Any]) -> None:
     to.print(f"{result['runs'] - len(result['failed'])} runs recorded in {result['results']}")
     for line in result["failed"]:
         to.print(f"not made: {line}")
+
+
+def speeds(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]) -> None:
+    """One run of the speed benchmark: texts a second on a CPU, milliseconds of a batch on a GPU."""
+    where = f"{device['name']}, {device['threads']} cores" if "threads" in device else device["name"]
+    if "tokenizer alone" in figures:
+        limit = figures["tokenizer alone"]["texts_per_second"]
+        table = _table(where, "texts/s", "of the limit", "one text")
+        for name, each in figures.items():
+            rate = each["texts_per_second"]
+            table.add_row(name, f"{rate:,.0f}", f"{100 * rate / limit:.1f}%", f"{each['one_ms']:.2f} ms")
+    else:
+        kinds = ("eager_fp32", "compiled_bf16")
+        table = _table(where, *(kind.replace("_", " ") for kind in kinds))
+        for name, each in figures.items():
+            table.add_row(name, *(f"{each[kind]['ms']:.3f} ms" if kind in each else "-" for kind in kinds))
+    to.print(table)

@@ -1,10 +1,8 @@
 """Classifier: text in, labels and probabilities out; a model folder in, a model folder out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 import torch
@@ -12,15 +10,18 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from ade.batching import Encoded, encode, sorted_batches
+from ade.batching import Encoded, sorted_batches
 from ade.distillation import resolve_device
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
 from ade.model import AdeForSequenceClassification
+from ade.predictor import Predictor
+from ade.projection import Projection
+from ade.runtime import Runtime
 from ade.teachers import read_tokenizer
 
 MARKER = "config.json"
-CHUNK = 4096  # texts held at once while streaming
+CACHED_TYPES = 65_536  # beside torch memory matters less: more token types are kept than in the light runtime
 
 
 @torch.inference_mode()
@@ -35,14 +36,16 @@ def predict_logits(model: AdeForSequenceClassification, texts: Encoded) -> np.nd
     return logits.cpu().numpy()
 
 
-class Classifier:
+class Classifier(Predictor):
     """A trained model with its tokenizer."""
 
     def __init__(self, model: AdeForSequenceClassification, tokenizer: Tokenizer) -> None:
         self.model = model.eval()
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # ours to set truncation on
         self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(model.config.max_tokens)
+        self.max_tokens = int(model.config.max_tokens)
+        self.tokenizer.enable_truncation(self.max_tokens)
+        self._folded: tuple[list[tuple[int, int]], Runtime] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,31 +53,20 @@ class Classifier:
         labels = self.model.config.id2label
         return tuple(labels[i] for i in range(len(labels)))
 
-    @overload
-    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]
-    @overload
-    def predict(self, texts: Sequence[str]) -> list[str]: ...
-    def predict(self, texts: str | Sequence[str]) -> str | list[str]:
-        """The most probable label of a text, or of each of many, in order."""
-        best = self.predict_proba(texts).argmax(-1)
-        return self.names[best] if isinstance(texts, str) else [self.names[i] for i in best]
+    def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Class scores (n, C) of texts kept end to end: on a CPU from tables, on a GPU by the model itself."""
+        if self.model.device.type != "cpu":
+            return predict_logits(self.model, Encoded(torch.from_numpy(ids), offsets))
+        return self._projected().scores(ids, offsets)
 
-    def predict_proba(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Probabilities of the labels: (C,) for a text, (n, C) for many. Long texts are cut, empty ones allowed."""
-        if isinstance(texts, str):
-            return self.predict_proba([texts])[0]
-        encoded = encode(self.tokenizer, texts, self.model.config.max_tokens)
-        scores = predict_logits(self.model, encoded)
-        scores = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
-        return scores / scores.sum(1, keepdims=True)
-
-    def stream(self, texts: Iterable[str]) -> Iterator[tuple[str, float]]:
-        """(label, probability) of each text of a stream of any length, in order, in flat memory."""
-        source = iter(texts)
-        while chunk := list(islice(source, CHUNK)):
-            chances = self.predict_proba(chunk)
-            best = chances.argmax(1)
-            yield from zip((self.names[i] for i in best), chances[np.arange(len(best)), best].tolist(), strict=True)
+    def _projected(self) -> Runtime:
+        """The model folded into tables, again whenever a weight has changed."""
+        state = [(parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
+        if self._folded is None or self._folded[0] != state:
+            arrays = {name: tensor.detach().float().numpy() for name, tensor in self.model.state_dict().items()}
+            projection = Projection(self.model.config.to_dict(), arrays, CACHED_TYPES)
+            self._folded = (state, Runtime(projection, self.tokenizer, self.names))
+        return self._folded[1]
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write a complete model folder: weights, config, tokenizer."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import Run
+from benchmarks.records import FP32, Run
 from benchmarks.tables import ANCHORS, PEERS, SEEDS, TABLES, ade_run, peer_run
 
 FOLDER = Path(__file__).parent / "plots"
@@ -40,9 +40,11 @@ def _points(by_key: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
         found = [by_key[run.key]["figures"] for run in group if run.key in by_key]
         if found:
             points.append((name, {**found[0], "accuracy": sum(each["accuracy"] for each in found) / len(found)}))
-    rates = {run.settings["system"]: by_key[run.key]["figures"] for run in TABLES["throughput"]() if run.key in by_key}
+    rates: dict[str, Any] = next(
+        (by_key[run.key]["figures"] for run in TABLES["throughput"]() if run.key in by_key), {}
+    )
     for name, figures in points:
-        measured = {"ADE strong": "ADE gated", "ADE paper": "ADE tokens", "minilm-l6": "MiniLM-L6"}.get(name)
+        measured = {"ADE strong": "ADE gated", "ADE paper": "ADE tokens", "minilm-l6": FP32}.get(name)
         if measured in rates:
             figures["texts_per_second"] = rates[measured]["texts_per_second"]
     return points

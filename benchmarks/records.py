@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+LIMIT, FP32, INT8 = "tokenizer alone", "MiniLM-L6 fp32, PyTorch", "MiniLM-L6 int8, ONNX Runtime"  # of the speed table
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "ade-embeddings",

@@ -13,7 +13,7 @@ from typing import Any
 
 from ade.evaluation import spread
 from benchmarks import paper, readings, records
-from benchmarks.records import Run
+from benchmarks.records import FP32, INT8, LIMIT, Run
 from benchmarks.tables import (
     ANCHORS,
     ATTEND,
@@ -64,11 +64,15 @@ class Book:
         self.all = found
 
     def rate_of(self, record: Record) -> float | None:
-        """Texts a second of an ADE model on a CPU, from the table `throughput`: training does not change it."""
+        """Texts a second on a CPU: the record's own, or from the table `throughput`; training does not change it."""
+        if record["device"]["kind"] == "cpu" and "texts_per_second" in record["figures"]:
+            return record["figures"]["texts_per_second"]
         shape = record["settings"].get("architecture", {})
         system = f"ADE {shape['attend']}" if shape.get("sat") else ""
-        rates = {found["settings"]["system"]: found["figures"] for found in self.of(*TABLES["throughput"]())}
-        return rates[system]["texts_per_second"] if system in rates and record["data"]["name"] == "ag_news" else None
+        system = FP32 if record["settings"].get("peer") == "minilm-l6" else system
+        found = self.of(*TABLES["throughput"]())
+        known = found and system in found[0]["figures"] and record["data"]["name"] == "ag_news"
+        return found[0]["figures"][system]["texts_per_second"] if known else None
 
     def of(self, *runs: Run) -> list[Record]:
         """The records of these runs, those that exist."""
@@ -115,7 +119,7 @@ def classification(book: Book) -> str:
             found = book.of(*runs)
             if found:
                 figures = found[0]["figures"]
-                rate = _rate(figures.get("texts_per_second") or book.rate_of(found[0]))
+                rate = _rate(book.rate_of(found[0]))
                 cells = [_percent(found, figure) for figure in ("accuracy", "macro_f1", "precision", "recall")]
                 count = f"{found[0]['data']['train_rows']:,}"
                 rows.append([name, count, *cells, _bytes(figures["bytes"]), _seconds(found), rate])
@@ -270,11 +274,23 @@ def latency(book: Book) -> str:
 def throughput(book: Book) -> str:
     """Raw text to label."""
     found = book.of(*TABLES["throughput"]())
-    rates = {record["settings"]["system"]: record["figures"]["texts_per_second"] for record in found}
-    base = rates.get("MiniLM-L6")
-    rows = [[name, f"{rate:,.0f}", "-" if base is None else f"{rate / base:.0f}x"] for name, rate in rates.items()]
-    where = f"AG News test texts, {found[0]['device']['threads']} cores, {found[0]['device']['name']}" if found else ""
-    return _table([where, "texts/s", "against MiniLM-L6"], rows) if rows else ""
+    return "" if not found else speeds(found[0]["figures"], found[0]["device"])
+
+
+def speeds(figures: Record, device: Record) -> str:
+    """One run of `run_throughput` as a table."""
+    plain, quantised, limit = (figures[name]["texts_per_second"] for name in (FP32, INT8, LIMIT))
+    rows = []
+    for name, figure in figures.items():
+        rate = figure["texts_per_second"]
+        ratios = [
+            f"{rate / plain:.1f}x",
+            f"{rate / quantised:.1f}x",
+            f"{100 * rate / figures[LIMIT]['texts_per_second']:.0f}%",
+        ]
+        rows.append([name, f"{rate:,.0f}", *ratios, f"{figure['one_ms']:.2f} ms"])
+    header = ["against MiniLM-L6 fp32", "against int8", "of the tokenizer's rate", "one text"]
+    return _table([f"{device['name']}, {device['threads']} cores", "texts/s", *header], rows)
 
 
 def lookup(book: Book) -> str:

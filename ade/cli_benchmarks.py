@@ -1,0 +1,84 @@
+"""The verbs that measure: `ade benchmark` and `ade reproduce`; they need a checkout of the repository."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ade import display
+from ade.errors import InputError
+from ade.options import Device, Json, Seed, show
+
+benchmark = typer.Typer(help="Measure this machine; from a checkout of the repository.", no_args_is_help=True)
+DataDir = Annotated[Path, typer.Option(help="Folder with ag_news and dbpedia_14.")]
+TeachersDir = Annotated[Path, typer.Option(help="Folder with deberta-v3-xsmall and minilm-l6.")]
+WorkDir = Annotated[Path, typer.Option(help="Folder for codebooks made on the way.")]
+
+
+@benchmark.command()
+def speed(
+    device: Annotated[str, typer.Option(help="cpu: raw text to label; cuda: forward passes of full batches.")] = "cpu",
+    data_dir: DataDir = Path("../shared/data"),
+    teachers_dir: TeachersDir = Path("teachers"),
+    work_dir: WorkDir = Path("runs/reproduce"),
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """ADE, MiniLM-L6 and the limit they are measured against, side by side in one process."""
+    with _checkout():
+        from benchmarks.accuracy import Places
+        from benchmarks.records import device_of
+        from benchmarks.reproduce import KINDS
+        from benchmarks.tables import TABLES
+    kind = "throughput" if device == "cpu" else "latency"
+    places = Places(data_dir, teachers_dir, work_dir, device)
+    with display.progress() as report:
+        figures, _ = KINDS[kind](TABLES[kind]()[0], places, report)
+    machine = device_of(device)
+    result = {"device": machine, "figures": figures}
+    show(result, as_json, lambda to: display.speeds(to, figures, machine))
+
+
+@contextmanager
+def _checkout() -> Iterator[None]:
+    """Imports of the benchmarks, which are not part of the installed package."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"the benchmarks need a checkout and its extra: pip install -e '.[bench]' ({error})") from None
+
+
+def reproduce(
+    table: Annotated[str | None, typer.Option(help="One table; all of them without it.")] = None,
+    data_dir: DataDir = Path("../shared/data"),
+    teachers_dir: TeachersDir = Path("teachers"),
+    work_dir: WorkDir = Path("runs/reproduce"),
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of result files.", show_default="benchmarks/results")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once.", min=1)] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="The whole harness on a few hundred rows.")] = False,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Run the benchmark tables that are not recorded yet; from a checkout of the repository."""
+    from ade.distillation import resolve_device
+
+    with _checkout():
+        from benchmarks.accuracy import Places
+        from benchmarks.records import RESULTS
+        from benchmarks.reproduce import plan
+        from benchmarks.reproduce import reproduce as make
+    places = Places(data_dir, teachers_dir, work_dir, resolve_device(device).type)
+    folder = results or (work_dir / "quick" if quick else RESULTS)
+    todo, seconds = plan(table, places.device, quick, folder)
+    print(f"ade: {len(todo)} runs to make, about {max(1, round(seconds / jobs / 60))} minutes", file=sys.stderr)
+    with display.progress() as report:
+        failed = make(todo, places, folder, jobs, report)
+    result = {"runs": len(todo), "failed": failed, "results": str(folder)}
+    show(result, as_json, lambda to: display.reproduced(to, result))

@@ -1,0 +1,88 @@
+"""Text in, labels and probabilities out: what every way of running a model shares. Loads numpy and tokenizers alone."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import overload
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from ade.progress import Report, silent
+
+CHUNK = 4096  # texts tokenized, and held while streaming, at a time
+
+
+class Predictor(ABC):
+    """A model with its tokenizer; a subclass says how token ids become class scores."""
+
+    tokenizer: Tokenizer
+    max_tokens: int
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The labels, in the order of the probabilities."""
+
+    @abstractmethod
+    def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Class scores (n, C) of texts kept end to end: text i is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    @overload
+    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, texts: Sequence[str]) -> list[str]: ...
+    def predict(self, texts: str | Sequence[str]) -> str | list[str]:
+        """The most probable label of a text, or of each of many, in order."""
+        names = self.names
+        if isinstance(texts, str):
+            return names[self._scored([texts])[0].argmax()]
+        return [names[i] for i in self._scored(texts).argmax(1)]
+
+    def predict_proba(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Probabilities of the labels: (C,) for a text, (n, C) for many. Long texts are cut, empty ones allowed."""
+        if isinstance(texts, str):
+            return self.predict_proba([texts])[0]
+        scores = self._scored(texts)
+        scores = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
+        return scores / scores.sum(1, keepdims=True)
+
+    def stream(self, texts: Iterable[str]) -> Iterator[tuple[str, float]]:
+        """(label, probability) of each text of a stream of any length, in order, in flat memory."""
+        source, names = iter(texts), self.names
+        while chunk := list(islice(source, CHUNK)):
+            chances = self.predict_proba(chunk)
+            best = chances.argmax(1)
+            yield from zip((names[i] for i in best), chances[np.arange(len(best)), best].tolist(), strict=True)
+
+    def _scored(self, texts: Sequence[str]) -> np.ndarray:
+        parts = [
+            self.scores(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens))
+            for start in range(0, max(1, len(texts)), CHUNK)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def tokenize(
+    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent
+) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids of texts, end to end, and where each starts; cut to `max_length`. A text without any token is id 0."""
+    if tokenizer.truncation is None or tokenizer.truncation["max_length"] != max_length:
+        tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        tokenizer.enable_truncation(max_length)
+    parts: list[np.ndarray] = []
+    lengths: list[int] = []
+    for start in range(0, len(texts), CHUNK):
+        rows = [encoding.ids or [0] for encoding in tokenizer.encode_batch_fast(list(texts[start : start + CHUNK]))]
+        count = [len(row) for row in rows]
+        parts.append(np.fromiter(chain.from_iterable(rows), np.int32, sum(count)))
+        lengths.extend(count)
+        report("tokenize", min(start + CHUNK, len(texts)), len(texts), {})
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    return np.concatenate(parts or [np.empty(0, np.int32)]), offsets
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

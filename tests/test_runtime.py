@@ -1,0 +1,110 @@
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from ade.errors import InputError
+from ade.inference import Classifier
+from ade.runtime import Runtime
+from ade.settings import STRONG, Architecture
+from ade.training import train
+
+TEXTS = ["the team and the coach", "bank share price", "", "rocket", "of the comet in orbit " * 40]
+
+
+@pytest.fixture(scope="module", params=["tokens", "anchors", "gated"])
+def folder(request, codebook, topics, tmp_path_factory):
+    settings = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
+    out = tmp_path_factory.mktemp("model") / request.param
+    train(codebook, topics, settings=settings, architecture=Architecture(attend=request.param), out=out)
+    return out
+
+
+def test_it_says_what_the_model_says(folder, topics):
+    """Against the torch model called as in training, not through the tables."""
+    runtime, classifier = Runtime.load(folder, threads=2), Classifier.load(folder, "cpu")
+    texts = [*TEXTS, *topics.texts]
+    assert runtime.names == classifier.names
+    expected = []
+    for text in texts:
+        ids = classifier.tokenizer.encode(text).ids or [0]
+        with torch.inference_mode():
+            expected.append(classifier.model(torch.tensor([ids])).logits[0].softmax(0).numpy())
+    assert np.abs(runtime.predict_proba(texts) - np.stack(expected)).max() < 1e-3
+    assert runtime.predict(texts) == [classifier.names[p.argmax()] for p in expected]
+    assert [label for label, _ in runtime.stream(iter(texts))] == runtime.predict(texts)
+    assert runtime.predict(TEXTS[1]) == runtime.predict(TEXTS)[1]
+    assert runtime.predict([]) == []
+
+
+def test_a_changed_weight_is_seen(folder):
+    classifier = Classifier.load(folder, "cpu")
+    before = classifier.predict_proba("bank share price")
+    with torch.no_grad():
+        classifier.model.classifier.bias += torch.tensor([5.0, 0.0, 0.0])
+    after = classifier.predict_proba("bank share price")
+    assert after[0] > before[0]
+    assert np.allclose(after[1] / after[2], before[1] / before[2], rtol=1e-3)
+
+
+def test_neither_torch_nor_transformers_is_loaded(folder):
+    program = (
+        "import sys; from ade.runtime import Runtime; "
+        f"print(Runtime.load({str(folder)!r}).predict('rocket in orbit')); "
+        "print([m for m in ('torch', 'transformers', 'datasets', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "[]"
+
+
+def test_broken_folders_are_refused_in_one_line(folder, tmp_path):
+    with pytest.raises(InputError, match="not a model folder"):
+        Runtime.load(tmp_path)
+    for spoil, message in (
+        (lambda f: (f / "config.json").write_text("{"), "not a readable"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "not an ADE model"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"nonsense"), "not a readable"),
+        (lambda f: (f / "model.safetensors").unlink(), "not a readable"),
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json"),
+        (lambda f: _without(f, "pooler.weight"), "not a readable"),
+        (lambda f: _shortened(f), "not a readable"),
+    ):
+        broken = tmp_path / "broken"
+        shutil.rmtree(broken, ignore_errors=True)
+        shutil.copytree(folder, broken)
+        spoil(broken)
+        with pytest.raises(InputError, match=message) as caught:
+            Runtime.load(broken)
+        assert "\n" not in str(caught.value)
+
+
+def _without(folder, name: str) -> None:
+    state = load_file(folder / "model.safetensors")
+    state.pop(name)
+    save_file(state, folder / "model.safetensors")
+
+
+def _shortened(folder) -> None:
+    state = load_file(folder / "model.safetensors")
+    state["ade.norm.weight"] = state["ade.norm.weight"][:-1].copy()
+    save_file(state, folder / "model.safetensors")
+
+
+def test_the_command_line_predicts_without_torch(folder, tmp_path):
+    (tmp_path / "in.txt").write_text("the rocket and the comet\nprofit of the bank\n")
+    program = (
+        "import sys; sys.argv = ['ade', 'predict', *sys.argv[1:], '--json']\n"
+        "from ade import cli\n"
+        "try:\n    cli.main()\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-c", program, str(folder), str(tmp_path / "in.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["predictions"]
+    expected = Classifier.load(folder, "cpu").predict(["the rocket and the comet", "profit of the bank"])
+    assert [entry["label"] for entry in found] == expected
