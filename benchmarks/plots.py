@@ -40,9 +40,8 @@ def _points(by_key: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
         found = [by_key[run.key]["figures"] for run in group if run.key in by_key]
         if found:
             points.append((name, {**found[0], "accuracy": sum(each["accuracy"] for each in found) / len(found)}))
-    rates: dict[str, Any] = next(
-        (by_key[run.key]["figures"] for run in TABLES["throughput"]() if run.key in by_key), {}
-    )
+    measured_at = [by_key[run.key]["figures"] for run in TABLES["throughput"]() if run.key in by_key]
+    rates: dict[str, Any] = measured_at[0] if measured_at else {}
     for name, figures in points:
         measured = {"ADE strong": "ADE gated", "ADE paper": "ADE tokens", "minilm-l6": FP32}.get(name)
         if measured in rates:

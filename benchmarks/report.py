@@ -283,11 +283,7 @@ def speeds(figures: Record, device: Record) -> str:
     rows = []
     for name, figure in figures.items():
         rate = figure["texts_per_second"]
-        ratios = [
-            f"{rate / plain:.1f}x",
-            f"{rate / quantised:.1f}x",
-            f"{100 * rate / figures[LIMIT]['texts_per_second']:.0f}%",
-        ]
+        ratios = [f"{rate / plain:.1f}x", f"{rate / quantised:.1f}x", f"{100 * rate / limit:.0f}%"]
         rows.append([name, f"{rate:,.0f}", *ratios, f"{figure['one_ms']:.2f} ms"])
     header = ["against MiniLM-L6 fp32", "against int8", "of the tokenizer's rate", "one text"]
     return _table([f"{device['name']}, {device['threads']} cores", "texts/s", *header], rows)
