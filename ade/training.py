@@ -30,7 +30,7 @@ from ade.settings import STRONG, Architecture, TrainingSettings
 CLIP = 1.0  # largest norm of the gradient
 EVALUATIONS = 20  # looks at the dev split in a run
 PATIENCE = 8  # looks without a better one before the run stops early
-HIGHEST_RATE = 5e-3
+HIGHEST_RATE = 3.5e-3
 DEV_SHARE, DEV_ROWS = 0.05, 2000  # what is held back from train where no dev split is given
 
 
