@@ -1,4 +1,4 @@
-"""Looking into a dictionary: which anchors a word is made of, and which words stand nearest to an anchor."""
+"""Looking into a model: which anchors a word is made of, which words stand near an anchor, what a context changes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +35,36 @@ class TokenAnchors:
         """Ready for JSON."""
         uses = [{"anchor": use.anchor, "weight": use.weight, "nearest": list(use.nearest)} for use in self.anchors]
         return {"word": self.word, "token": self.token, "anchors": uses}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text as a model reads it, token by token."""
+
+    tokens: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]  # where each token stands in the text
+    static: Tensor  # (L, K): the token's anchors by itself
+    contextual: Tensor  # (L, K): the same as its context weighs them
+    states: Tensor  # (L, d): what the pooler sees of it
+    listening: Tensor  # (L,): its share in the pooled vector
+
+
+@torch.no_grad()
+def read(classifier: Classifier, text: str) -> Reading:
+    """What a model that attends over tokens makes of each token of a text; only `gated` weighs anchors anew."""
+    model = classifier.model
+    if model.config.attend == "anchors":
+        raise InputError("the model attends over anchors, not tokens; train one with --attend gated to read with it")
+    encoding = classifier.tokenizer.encode(text)
+    ids = torch.tensor([encoding.ids or [0]], device=model.device)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    states = model.ade.states(ids, mask)[0]
+    static = model.ade.embedding.coefficients(ids[0])  # (L, K)
+    heard = model.ade.heard(ids, mask)
+    contextual = static if heard is None else static * model.ade.gates(heard[0])
+    listening = model.listening(states, mask)[0]
+    tokens, spans = tuple(encoding.tokens) or ("",), tuple(encoding.offsets) or ((0, 0),)
+    return Reading(tokens, spans, static.cpu(), contextual.cpu(), states[0].cpu(), listening.cpu())
 
 
 def codebook_of(classifier: Classifier) -> Codebook:

@@ -115,9 +115,7 @@ class AdeModel(AdePreTrainedModel):
         return (x if self.sat is None else x + self.sat(x, mask)), mask
 
     def _attend_gated(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        assert self.sat is not None
-        rows = self.norm(self.embedding.compose(types))  # (U, d)
-        heard = self.sat(self.dropout(F.embedding(place, rows) + position), mask)  # (B, L, d)
+        heard = self._context(types, place, position, mask)
         if len(self.embedding.anchors) <= DENSE_ANCHORS:
             mixture = self.gates(heard) * F.embedding(place, self.embedding.coefficients(types))  # (B, L, K)
             composed = mixture @ self.embedding.anchors
@@ -127,6 +125,19 @@ class AdeModel(AdePreTrainedModel):
             gate = 2 * torch.sigmoid((own @ heard.unsqueeze(3)).squeeze(3) / self.config.hidden_size**0.5)
             composed = ((gate * weight[place]).unsqueeze(2) @ own).squeeze(2)
         return self.dropout(self.norm(composed) + position) + heard
+
+    def heard(self, ids: Tensor, mask: Tensor) -> Tensor | None:
+        """What gates each token's anchors: (B, L, d); nothing in a mode without gates."""
+        if self.sat is None or self.config.attend != "gated":
+            return None
+        types, place = self._types(ids)
+        position = self._positions(torch.arange(ids.shape[1], device=ids.device))
+        return self._context(types, place, position, mask)
+
+    def _context(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        assert self.sat is not None
+        rows = self.norm(self.embedding.compose(types))  # (U, d)
+        return self.sat(self.dropout(F.embedding(place, rows) + position), mask)  # (B, L, d)
 
     def gates(self, heard: Tensor) -> Tensor:
         """How much a context turns each anchor up or down: between 0 and 2, 1 where it says nothing."""

@@ -178,6 +178,19 @@ def ablation(book: Book) -> str:
     return _table(["preset strong, seed 0", NAMES["ag_news"], NAMES["wordnet"]], rows)
 
 
+def context(book: Book) -> str:
+    """Words in context."""
+    found = book.of(*TABLES["context"]())
+    if not found:
+        return ""
+    rows = []
+    for way in found[0]["figures"]:
+        cells = [spread([record["figures"][way][name] for record in found]) for name in ("scws", "wic")]
+        shown = [f"{100 * mean:.1f}" + (f" ± {100 * off:.1f}" if len(found) > 1 else "") for mean, off in cells]
+        rows.append([way, *shown])
+    return _table(["gated, trained on glosses", "SCWS, Spearman x 100", "WiC dev, accuracy"], rows)
+
+
 def sat(book: Book) -> str:
     """With and without SAT over K."""
     rows = []
@@ -330,6 +343,7 @@ SECTIONS: dict[str, Callable[[Book], str]] = {
     "accuracy": accuracy,
     "few": few,
     "ablation": ablation,
+    "context": context,
     "sat": sat,
     "anchors": anchors,
     "attend": attend,

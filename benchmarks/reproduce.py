@@ -14,6 +14,7 @@ from ade.errors import InputError
 from ade.progress import Report, silent
 from benchmarks import records
 from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
+from benchmarks.context import run_context
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.size import run_compression
@@ -25,6 +26,7 @@ KINDS = {
     "demo": run_main_job,
     "ade": run_ade,
     "peer": run_peer,
+    "context": run_context,
     "compression": run_compression,
     "latency": run_latency,
     "throughput": run_throughput,
@@ -35,6 +37,7 @@ GUESS = {  # seconds, before there is a record
     "demo": {"cpu": 220.0},
     "ade": {"cuda": 40.0, "cpu": 900.0},
     "peer": {"cuda": 60.0, "cpu": 120.0},
+    "context": {"cuda": 120.0, "cpu": 900.0},
     "compression": {"cpu": 60.0},
     "throughput": {"cpu": 120.0},
     "latency": {"cuda": 200.0, "cpu": 130.0},
@@ -70,7 +73,7 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in ("tfidf", "fasttext", "fasttext-ftz", "model2vec")
-    return run.kind in ("ade", "latency")
+    return run.kind in ("ade", "context", "latency")
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:
@@ -92,7 +95,7 @@ def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, repo
             finish(done, run, _make(run, places, report))
         return failed
     for run in todo:  # codebooks first, so that no two runs at once make the same
-        if run.kind == "ade":
+        if run.kind in ("ade", "context"):
             codebook_for(places, run.settings["teacher"], run.settings["distillation"], report)
     for done, (run, outcome) in enumerate(_at_once(todo, places, jobs)):
         finish(done, run, outcome)

@@ -114,6 +114,15 @@ def ablation() -> list[Run]:
     return runs
 
 
+def context() -> list[Run]:
+    """Words in context: does `gated`, trained on glosses, tell senses apart?"""
+    runs = []
+    for seed in SEEDS:
+        settings = dict(ade_run("context", "wordnet", seed=seed, attend="gated").settings)
+        runs.append(Run("context", "context", settings))
+    return runs
+
+
 def sat() -> list[Run]:
     """With and without SAT over the number of anchors, AG News, both presets."""
     grid = [(preset, k, on) for preset in ("strong", "paper") for k in ANCHORS for on in (True, False)]
@@ -187,6 +196,7 @@ TABLES: dict[str, Callable[[], list[Run]]] = {
     "accuracy": accuracy,
     "few": few,
     "ablation": ablation,
+    "context": context,
     "sat": sat,
     "anchors": anchors,
     "attend": attend,

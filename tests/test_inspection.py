@@ -6,7 +6,9 @@ from test_paper import small_model
 from ade.codebook import Codebook
 from ade.errors import InputError
 from ade.inference import Classifier
-from ade.inspection import codebook_of, inspect_words, nearest_words
+from ade.inspection import codebook_of, inspect_words, nearest_words, read
+from ade.model import AdeForSequenceClassification
+from ade.settings import Architecture
 
 WORDS = ["cat", "dog", "car", "bus"]
 
@@ -45,3 +47,35 @@ def test_the_dictionary_inside_a_model_composes_the_same_directions():
     torch.testing.assert_close(book.anchors.norm(dim=1), torch.ones(12))
     rows = model.ade.embedding.compose(torch.arange(6)).detach()
     torch.testing.assert_close(torch.cosine_similarity(book.rows(), rows), torch.ones(6), rtol=1e-4, atol=1e-4)
+
+
+def test_a_context_weighs_anchors_anew(codebook, topics):
+    """The same word twice: its own anchors stay, their weights move, and what is composed of them is what is pooled."""
+    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="gated", heads=2))
+    classifier = Classifier(model, codebook.tokenizer)
+    one, two = read(classifier, "the bank of the team"), read(classifier, "bank profit")
+    assert one.tokens[1] == two.tokens[0] == "bank"
+    assert "the bank of the team"[slice(*one.spans[1])] == "bank"
+    assert torch.equal(one.static[1], two.static[0])
+    assert not torch.allclose(one.contextual[1], two.contextual[0], rtol=1e-3)
+    assert torch.equal(one.contextual[1] != 0, one.static[1] != 0)
+    assert float(one.listening.sum()) == pytest.approx(1)
+    ids = torch.tensor([classifier.tokenizer.encode("bank profit").ids])
+    heard = model.ade.heard(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+    position = model.ade._positions(torch.arange(2))
+    composed = model.ade.norm(two.contextual @ model.ade.embedding.anchors) + position + heard
+    assert torch.allclose(composed, two.states, atol=1e-5)
+
+
+@pytest.mark.parametrize("sat", [True, False])
+def test_without_gates_the_weights_stay(codebook, topics, sat):
+    shape = Architecture(attend="tokens", sat=sat, heads=2)
+    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, shape)
+    reading = read(Classifier(model, codebook.tokenizer), "the bank")
+    assert torch.equal(reading.static, reading.contextual)
+
+
+def test_expanded_anchors_cannot_be_read_by_token(codebook, topics):
+    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="anchors", heads=2))
+    with pytest.raises(InputError, match="--attend gated"):
+        read(Classifier(model, codebook.tokenizer), "the bank")
