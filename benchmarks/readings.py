@@ -14,6 +14,14 @@ READINGS: dict[str, str] = {
     "classification": "With the strong recipe ADE is ahead of every peer without a deep encoder on AG News, and level with "
     "TF-IDF on DBpedia-14, where a linear model on word pairs already does nearly all there is to do. The paper's recipe "
     "reproduces its AG News figure to within a point on well under half the rows; the encoders it cites stay ahead.",
+    "accuracy": "One preset everywhere. A teacher brings points on glosses and DBpedia-14; on AG News it brings "
+    "nothing: the model cannot follow it there, with any recipe tried (docs/log.md). MiniLM fine-tuned whole stays "
+    "ahead, at ten times the bytes and a hundredth of the speed.",
+    "few": "Rows drawn anew for each seed. DeBERTa's input table knows little about what words mean together; "
+    "model2vec starts from vectors trained to compare sentences, which shows where rows are few.",
+    "ablation": "One seed a cell, so a few tenths are noise.",
+    "context": "The static way gives a word one vector; where both sentences have the same form of it, it sees no "
+    "difference at all. No sense was ever labelled: what the gates know of senses comes from classifying glosses.",
     "sat": "The paper's shape holds: with SAT its recipe climbs with K and flattens. What does not hold is the collapse "
     "without SAT: static composition loses points, not tens of points, and with the strong recipe about one. SAT helps, "
     "but multi-anchor embeddings are far from useless without it. One seed a cell; differences of a few tenths are noise.",
