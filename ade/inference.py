@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from ade.accelerated import Accelerated
 from ade.batching import Encoded, sorted_batches
 from ade.distillation import resolve_device
 from ade.errors import InputError
@@ -45,7 +46,7 @@ class Classifier(Predictor):
         self.tokenizer.no_padding()
         self.max_tokens = int(model.config.max_tokens)
         self.tokenizer.enable_truncation(self.max_tokens)
-        self._folded: tuple[list[tuple[int, int]], Runtime] | None = None
+        self._folded: tuple[list[tuple[int, int]], Runtime | Accelerated | None] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,18 +55,25 @@ class Classifier(Predictor):
         return tuple(labels[i] for i in range(len(labels)))
 
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Class scores (n, C) of texts kept end to end: on a CPU from tables, on a GPU by the model itself."""
-        if self.model.device.type != "cpu":
-            return predict_logits(self.model, Encoded(torch.from_numpy(ids), offsets))
-        return self._projected().scores(ids, offsets)
+        """Class scores (n, C) of texts kept end to end: from tables, or by the model itself where there are none."""
+        fast = self._projected()
+        if isinstance(fast, Runtime):
+            return fast.scores(ids, offsets)
+        texts = Encoded(torch.from_numpy(ids), offsets)
+        return predict_logits(self.model, texts) if fast is None else fast.logits(texts)
 
-    def _projected(self) -> Runtime:
+    def _projected(self) -> Runtime | Accelerated | None:
         """The model folded into tables, again whenever a weight has changed."""
         state = [(parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
         if self._folded is None or self._folded[0] != state:
-            arrays = {name: tensor.detach().float().numpy() for name, tensor in self.model.state_dict().items()}
+            arrays = {name: tensor.detach().float().cpu().numpy() for name, tensor in self.model.state_dict().items()}
             projection = Projection(self.model.config.to_dict(), arrays, CACHED_TYPES)
-            self._folded = (state, Runtime(projection, self.tokenizer, self.names))
+            fast: Runtime | Accelerated | None = None
+            if self.model.device.type == "cpu":
+                fast = Runtime(projection, self.tokenizer, self.names)
+            elif Accelerated.fits(projection):
+                fast = Accelerated(projection, self.model.device, torch.bfloat16)
+            self._folded = (state, fast)
         return self._folded[1]
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:

@@ -17,6 +17,8 @@ from ade.codebook import Codebook
 from ade.data import Dataset
 from ade.teachers import Teacher
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
 torch.set_num_threads(1)  # several workers share the cores
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start
 settings.register_profile("ade", deadline=None, max_examples=25, derandomize=True)
