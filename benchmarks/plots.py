@@ -21,7 +21,13 @@ def draw(found: list[dict[str, Any]]) -> None:
     )
     by_key = {record["key"]: record for record in found}
     FOLDER.mkdir(exist_ok=True)
-    for name, plot in (("bytes", _bytes), ("speed", _speed), ("anchors", _anchors), ("cosine", _cosine)):
+    for name, plot in (
+        ("bytes", _bytes),
+        ("speed", _speed),
+        ("anchors", _anchors),
+        ("cosine", _cosine),
+        ("growth", _growth),
+    ):
         figure, axes = pyplot.subplots()
         if plot(axes, by_key):
             figure.tight_layout()
@@ -97,3 +103,23 @@ def _cosine(axes: Any, by_key: dict[str, Any]) -> bool:
     axes.grid(alpha=0.25)
     axes.margins(x=0.15, y=0.15)
     return bool(line)
+
+
+def _growth(axes: Any, by_key: dict[str, Any]) -> bool:
+    found = [by_key[run.key] for run in TABLES["growth"]() if run.key in by_key]
+    for record in found:
+        for name, style in (("length", "-o"), ("anchors", "--s"), ("pairs", ":^")):
+            points = record["figures"][name]
+            mode = record["settings"]["attend"]
+            colour = "#c0392b" if mode == "tokens" else "#34495e"
+            label = {"length": "tokens in a text", "anchors": "anchors K", "pairs": "pairs k"}[name]
+            axes.plot(
+                [point["at"] for point in points], [point["microseconds"] for point in points],
+                style, color=colour, label=f"{mode}, {label}",
+            )  # fmt: skip
+    if not found:
+        return False
+    axes.set(xscale="log", yscale="log", xlabel="length, K or k", ylabel="microseconds a text, 2 CPU cores")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(alpha=0.25)
+    return True

@@ -42,6 +42,9 @@ READINGS: dict[str, str] = {
     "so most of the time that is left goes to the tokenizer, which is the ceiling, and to one matrix product for the "
     "scores. `gated` needs what each token hears as a vector, for its gates, and pays for it; `anchors` attends over "
     "eight times as many elements.",
+    "growth": "Time is linear in the texts and memory flat. It does not depend on K or k where types are cached, except "
+    "that gates cost by the pair; it grows with the square of the length, as attention does. Below, one core's time by "
+    "stage: the tokenizer, which uses every core, is as large as all the rest.",
     "lookup": "The projection needs a fraction of the memory of every other way as the vocabulary grows, and its time "
     "depends on the pairs alone, not on K. The two-stage look-up through a dense transform grows with K, which is the "
     "paper's claim; the flat table trades that for memory and time that grow with the pairs. A plain table is fastest, as "

@@ -302,6 +302,27 @@ def speeds(figures: Record, device: Record) -> str:
     return _table([f"{device['name']}, {device['threads']} cores", "texts/s", *header], rows)
 
 
+def growth(book: Book) -> str:
+    """Texts, and the stages of one pass."""
+    found = book.of(*TABLES["growth"]())
+    if not found:
+        return ""
+    modes = [f"ADE {record['settings']['attend']}" for record in found]
+    rows = []
+    for place, first in enumerate(found[0]["figures"]["texts"]):
+        cells = []
+        for record in found:
+            figure = record["figures"]["texts"][place]
+            cells += [f"{1e6 * figure['seconds'] / figure['at']:.0f}", _bytes(figure["peak_bytes"])]
+        rows.append([f"{first['at']:,} texts", *cells])
+    header = ["microseconds a text, peak memory", *(cell for mode in modes for cell in (mode, ""))]
+    stages = [
+        [name, *(f"{record['figures']['stages'][name]:.1f}" for record in found)]
+        for name in found[0]["figures"]["stages"]
+    ]
+    return f"{_table(header, rows)}\n\n{_table(['one core, microseconds a text', *modes], stages)}"
+
+
 def lookup(book: Book) -> str:
     """Time and memory of the four look-ups."""
     rows = []
@@ -336,6 +357,7 @@ PLOTS = {
     "sat": "plots/anchors.png",
     "compression": "plots/cosine.png",
     "throughput": "plots/speed.png",
+    "growth": "plots/growth.png",
 }
 SECTIONS: dict[str, Callable[[Book], str]] = {
     "demo": demo,
@@ -352,6 +374,7 @@ SECTIONS: dict[str, Callable[[Book], str]] = {
     "parameters": parameters,
     "latency": latency,
     "throughput": throughput,
+    "growth": growth,
     "lookup": lookup,
 }
 

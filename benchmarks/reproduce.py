@@ -15,6 +15,7 @@ from ade.progress import Report, silent
 from benchmarks import records
 from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
 from benchmarks.context import run_context
+from benchmarks.growth import run_growth
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.size import run_compression
@@ -30,6 +31,7 @@ KINDS = {
     "compression": run_compression,
     "latency": run_latency,
     "throughput": run_throughput,
+    "growth": run_growth,
     "lookup": run_lookup,
     "parameters": run_parameters,
 }
@@ -40,6 +42,7 @@ GUESS = {  # seconds, before there is a record
     "context": {"cuda": 120.0, "cpu": 900.0},
     "compression": {"cpu": 60.0},
     "throughput": {"cpu": 120.0},
+    "growth": {"cpu": 240.0},
     "latency": {"cuda": 200.0, "cpu": 130.0},
 }
 

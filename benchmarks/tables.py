@@ -178,6 +178,13 @@ def throughput() -> list[Run]:
     return [Run("throughput", "throughput", {"revision": REVISION, "data": "ag_news"})]
 
 
+def growth() -> list[Run]:
+    """How prediction grows with texts, length, K and k, and where its time goes."""
+    distillation = ade_run("growth", "ag_news").settings["distillation"]
+    settings = {"revision": REVISION, "data": "ag_news", "distillation": distillation}
+    return [Run("growth", "growth", {**settings, "attend": mode}) for mode in ("tokens", "gated")]
+
+
 def lookup() -> list[Run]:
     """Four ways to look a token up, as N, K and k grow."""
     shapes = [(n, 500, 8) for n in (1_000, 8_000, 32_000)] + [(8_000, k, 8) for k in (100, 2_000)]
@@ -205,6 +212,7 @@ TABLES: dict[str, Callable[[], list[Run]]] = {
     "parameters": parameters,
     "latency": latency,
     "throughput": throughput,
+    "growth": growth,
     "lookup": lookup,
 }
 

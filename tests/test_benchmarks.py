@@ -10,7 +10,7 @@ from conftest import FILLER, WORDS, topic_texts, word_tokenizer
 from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from benchmarks import context, records, report
+from benchmarks import context, growth, records, report
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
@@ -155,3 +155,19 @@ def test_words_in_context_are_measured(places, tmp_path):
     for way in context.WAYS:
         assert -1 <= figures[way]["scws"] <= 1
         assert figures[way]["wic"] in (pytest.approx(1 / 3), pytest.approx(2 / 3))  # one pair repeated: all or nothing
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_growth_is_measured_stage_by_stage(places, tmp_path, monkeypatch, mode):
+    for name, small in (("COUNTS", (50, 150)), ("LENGTHS", (4, 8)), ("ANCHORS", (10, 20)), ("PAIRS", (1, 2))):
+        monkeypatch.setattr(growth, name, small)
+    monkeypatch.setattr(growth, "TOKENS", 100)
+    settings = TABLES["growth"]()[mode].settings
+    run = Run("growth", "growth", {**settings, "distillation": {**settings["distillation"], "anchors": 16}})
+    assert reproduce([run], places, tmp_path / "results") == []
+    figures = records.load(tmp_path / "results")[0]["figures"]
+    assert [point["at"] for point in figures["texts"]] == [50, 150]
+    assert all(point["peak_bytes"] > 1e6 for point in figures["texts"])
+    assert all(point["microseconds"] > 0 for name in ("length", "anchors", "pairs") for point in figures[name])
+    assert 0 < figures["hit_rate"] < 1
+    assert set(figures["stages"]) >= {"find rows", "gather, add positions", "attention", "gates, pooling"}

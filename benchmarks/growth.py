@@ -1,0 +1,103 @@
+"""How prediction on a CPU grows, and where its time goes: texts, length, K and k; the stages of one pass."""
+
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+
+from ade.model import AdeForSequenceClassification
+from ade.predictor import tokenize
+from ade.progress import Report
+from ade.projection import Projection, groups
+from ade.runtime import Runtime
+from ade.settings import Architecture
+from benchmarks.accuracy import Places, codebook_for, load_rows
+from benchmarks.records import Run
+from benchmarks.speed import random_codebook
+
+COUNTS = (1_000, 10_000, 100_000, 1_000_000)
+LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+ANCHORS, PAIRS = (100, 500, 2_000, 8_000), (1, 2, 4, 8, 16, 32)
+TOKENS = 100_000  # in a measurement over length, K or k
+
+
+def run_growth(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Seconds and memory over the number of texts; microseconds a text over length, K and k; the stages."""
+    rows, test, about = load_rows(places, {"data": run.settings["data"], "rows": 0})
+    codebook = codebook_for(places, "deberta-v3-xsmall", run.settings["distillation"], report)
+    runtime = Runtime(_folded(codebook, run.settings["attend"], len(rows.names)), codebook.tokenizer, rows.names)
+    texts = list(test.texts)
+    figures: dict[str, Any] = {"stages": stages(runtime, texts), "texts": []}
+    for count in COUNTS:
+        report("texts", count, COUNTS[-1], {})
+        began = time.perf_counter()
+        for _ in runtime.stream(islice(cycle(texts), count)):
+            pass
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        figures["texts"].append({"at": count, "seconds": time.perf_counter() - began, "peak_bytes": peak})
+    figures["hit_rate"] = runtime.projection.cache.hit_rate
+    for name, values, make in (
+        ("length", LENGTHS, lambda value: (500, 8, value)),
+        ("anchors", ANCHORS, lambda value: (value, 8, 64)),
+        ("pairs", PAIRS, lambda value: (500, value, 64)),
+    ):
+        figures[name] = []
+        for value in values:
+            report(name, value, values[-1], {})
+            figures[name].append({"at": value, "microseconds": _each(run.settings["attend"], *make(value))})
+    return figures, {"data": about}
+
+
+def _folded(codebook: Any, attend: str, labels: int) -> Projection:
+    names = [str(i) for i in range(labels)]
+    model = AdeForSequenceClassification.from_codebook(codebook, names, Architecture(attend=attend))  # type: ignore[arg-type]
+    state = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
+    return Projection(model.config.to_dict(), state)
+
+
+def _each(attend: str, anchors: int, pairs: int, length: int) -> float:
+    """Microseconds a text of this length, types all cached, two passes and the faster one."""
+    vocabulary = 4_000
+    projection = _folded(random_codebook(vocabulary, anchors, pairs, 384), attend, 4)
+    runtime = Runtime(projection, random_codebook(4, 2, 1, 8).tokenizer, ("a", "b", "c", "d"))
+    count = max(1, TOKENS // length)
+    ids = np.random.default_rng(0).integers(0, vocabulary, count * length)
+    offsets = np.arange(0, len(ids) + 1, length)
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        runtime.scores(ids, offsets)
+        taken.append(time.perf_counter() - began)
+    return 1e6 * min(taken[1:]) / count
+
+
+def stages(runtime: Runtime, texts: list[str]) -> dict[str, float]:
+    """Microseconds a text on one core, stage by stage, the types of the texts cached."""
+    projection = runtime.projection
+    ids, offsets = tokenize(runtime.tokenizer, texts, runtime.max_tokens)
+    projection.logits(ids, offsets)
+    taken: dict[str, float] = {}
+
+    def lap(name: str, work: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        found = work()
+        taken[name] = taken.get(name, 0.0) + 1e6 * (time.perf_counter() - began) / len(texts)
+        return found
+
+    lap("tokenizer (every core)", lambda: tokenize(runtime.tokenizer, texts, runtime.max_tokens))
+    source = lap("find rows", lambda: projection.cache.slots(ids, projection._rows))
+    if source is None:
+        return taken
+    lengths = np.diff(offsets)
+    for chosen in groups(lengths):
+        elements, real = lap(
+            "gather, add positions", partial(projection._elements, source, offsets[chosen], lengths[chosen])
+        )
+        lap("attention", partial(projection._heard, elements, real))
+        lap("attention, gates, pooling", partial(projection._pooled, elements, real))
+    taken["gates, pooling"] = max(0.0, taken.pop("attention, gates, pooling") - taken["attention"])
+    return taken
