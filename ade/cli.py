@@ -93,6 +93,9 @@ def distill(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the codebook.", show_default=False)],
     corpus: Annotated[Path | None, typer.Option(help="Text file; its token counts weight the objective.")] = None,
+    contextual: Annotated[
+        bool, typer.Option("--contextual", help="Ask the whole encoder about its vocabulary, for small data.")
+    ] = False,
     as_json: Json = False,
     overwrite: Overwrite = False,
     **settings: Any,
@@ -105,13 +108,20 @@ def distill(
     from ade.teachers import load_teacher
 
     check_free(out, {MARKER}, overwrite)
-    loaded = load_teacher(teacher)
+    chosen = DistillationSettings(**pick(DistillationSettings, settings))
+    if contextual:
+        from ade.encoders import contextual_teacher
+
+        with display.progress() as report:
+            loaded = contextual_teacher(teacher, chosen.device, report)
+    else:
+        loaded = load_teacher(teacher)
     frequencies = None
     if corpus is not None:
         with _lines(str(corpus)) as lines:
             frequencies = count_tokens(loaded.tokenizer, lines, len(loaded.table))
     with display.progress() as report:
-        codebook = distil(loaded, DistillationSettings(**pick(DistillationSettings, settings)), frequencies, report)
+        codebook = distil(loaded, chosen, frequencies, report)
     codebook.save(out, overwrite)
     sizes = {
         "bytes": codebook.nbytes,

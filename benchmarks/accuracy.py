@@ -15,6 +15,7 @@ from ade.codebook import MARKER, Codebook
 from ade.data import EMBEDDED, Dataset, has_split, load_dataset
 from ade.demo import run_demo
 from ade.distillation import distill
+from ade.encoders import contextual_teacher
 from ade.errors import InputError
 from ade.evaluation import evaluate
 from ade.progress import Report, silent
@@ -24,7 +25,7 @@ from ade.teaching import LabelTeacher, taught
 from ade.training import held_back, train
 from benchmarks.encoders import FineTuned
 from benchmarks.records import Run, fingerprint
-from benchmarks.tables import REVISION
+from benchmarks.tables import CONTEXTUAL, REVISION
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ def codebook_for(places: Places, teacher: str, settings: dict[str, Any], report:
     """The codebook of these settings: from the work folder, or distilled now and kept there."""
     folder = codebook_folder(places, teacher, settings)
     if not (folder / MARKER).exists():
-        folder_of = places.teachers / teacher
-        loaded = load_teacher(folder_of if folder_of.exists() else teacher)
+        name = teacher.removesuffix(CONTEXTUAL)
+        source = places.teachers / name if (places.teachers / name).exists() else name
+        loaded = contextual_teacher(source, places.device, report) if teacher != name else load_teacher(source)
         made = distill(loaded, DistillationSettings(**settings, device=places.device), report=report)
         if not (folder / MARKER).exists():  # another process may have been quicker
             made.save(folder)

@@ -16,6 +16,7 @@ PEERS = ("tfidf", "fasttext", "fasttext-ftz", "model2vec", "minilm-l6")
 EVERY = (*DATA, "wordnet", "sst2", "trec", "banking77")
 ATTEND = Architecture().attend
 ENCODER = "minilm-l6"  # fine-tuned on the same rows, it teaches
+CONTEXTUAL = "+contextual"  # after a teacher's name: its whole encoder is asked about its vocabulary
 FEW = (8, 64, 512)  # rows a class
 LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # training settings, architecture
     "the preset": ({}, {}),
@@ -98,7 +99,9 @@ def few() -> list[Run]:
     runs = []
     for count in FEW:
         for seed in SEEDS:
-            runs.append(changed(ade_run("few", "ag_news", seed=seed, attend=ATTEND), per_class=count))
+            for teacher in (TEACHER, ENCODER + CONTEXTUAL):
+                run = ade_run("few", "ag_news", seed=seed, attend=ATTEND, teacher=teacher)
+                runs.append(changed(run, per_class=count))
             for peer in ("tfidf", "model2vec"):
                 runs.append(changed(peer_run("few", "ag_news", peer, seed), per_class=count))
     return runs

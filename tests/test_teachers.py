@@ -6,20 +6,24 @@ import pytest
 import torch
 from conftest import word_tokenizer
 from safetensors.torch import save_file
+from tokenizers import processors
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     BertConfig,
+    BertModel,
     DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
     Gemma3TextConfig,
     LlamaConfig,
     MPNetConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
 )
 
+from ade.encoders import contextual_teacher
 from ade.errors import InputError
 from ade.teachers import load_teacher
 
@@ -153,3 +157,33 @@ def test_other_bad_sources(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
     with pytest.raises(InputError, match="not a model transformers knows"):
         load_teacher(tmp_path)
+
+
+def test_a_whole_encoder_is_asked_about_its_vocabulary(tmp_path, ade):
+    """Against the encoder called by hand on one entry between its special tokens; and from the command line."""
+    words = word_tokenizer(["[CLS]", "[SEP]", "cat", "dog", "car", "bus"])
+    words.add_special_tokens(["[CLS]", "[SEP]"])
+    first, last = words.token_to_id("[CLS]"), words.token_to_id("[SEP]")
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", first), ("[SEP]", last)]
+    )
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        initializer_range=1.0,
+    )  # fmt: skip
+    model = BertModel(config).eval()
+    model.save_pretrained(tmp_path / "encoder")
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]").save_pretrained(tmp_path / "encoder")
+    teacher = contextual_teacher(tmp_path / "encoder", "cpu")
+    with torch.inference_mode():
+        rows = torch.stack([model(torch.tensor([[first, i, last]])).last_hidden_state[0].mean(0) for i in range(8)])
+    assert torch.allclose(teacher.table, rows - rows.mean(0), atol=1e-5)
+    assert teacher.tokenizer.encode("dog bus").ids == [first, 5, 7, last]
+    command = ["distill", "--teacher", tmp_path / "encoder", "--contextual", "--anchors", 4, "--pairs", 2, "--json"]
+    status, out, err = ade(*command, "--out", tmp_path / "codebook")
+    assert status == 0, err
+    assert json.loads(out)["teacher"] == "encoder, contextual"
+    status, _, err = ade(*command[:1], "--teacher", tmp_path / "codebook", *command[3:], "--out", tmp_path / "other")
+    assert status == 2
+    assert "not a readable encoder" in err
