@@ -18,14 +18,24 @@ if TYPE_CHECKING:
     from ade.data import Dataset, load_dataset
     from ade.distillation import distill
     from ade.embedding import AnchorEmbedding
+    from ade.encoders import contextual_teacher
     from ade.errors import InputError
     from ade.evaluation import Evaluation, evaluate
     from ade.inference import Classifier
     from ade.inspection import inspect_words
     from ade.model import AdeForSequenceClassification, AdeModel
-    from ade.settings import PAPER, STRONG, Architecture, DistillationSettings, TrainingSettings
+    from ade.runtime import Runtime
+    from ade.settings import (
+        PAPER,
+        STRONG,
+        Architecture,
+        DistillationSettings,
+        TeachingSettings,
+        TrainingSettings,
+    )
     from ade.teachers import Teacher, load_teacher
-    from ade.training import train
+    from ade.teaching import LabelTeacher, taught
+    from ade.training import held_back, train
 
 __version__ = "0.1.0"
 
@@ -33,7 +43,17 @@ _HOMES = {
     "teachers": ("Teacher", "load_teacher"),
     "data": ("Dataset", "load_dataset"),
     "codebook": ("Codebook",),
-    "settings": ("PAPER", "STRONG", "Architecture", "DistillationSettings", "TrainingSettings"),
+    "settings": (
+        "PAPER",
+        "STRONG",
+        "Architecture",
+        "DistillationSettings",
+        "TeachingSettings",
+        "TrainingSettings",
+    ),
+    "encoders": ("contextual_teacher",),
+    "runtime": ("Runtime",),
+    "teaching": ("LabelTeacher", "taught"),
     "distillation": ("distill",),
     "embedding": ("AnchorEmbedding",),
     "errors": ("InputError",),
@@ -41,14 +61,15 @@ _HOMES = {
     "model": ("AdeForSequenceClassification", "AdeModel"),
     "inference": ("Classifier",),
     "evaluation": ("Evaluation", "evaluate"),
-    "training": ("train",),
+    "training": ("held_back", "train"),
     "inspection": ("inspect_words",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
-    "Teacher", "load_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings", "distill",
-    "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification", "AdeModel", "Architecture",
-    "Classifier", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "train", "inspect_words",
+    "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
+    "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification", "AdeModel", "Architecture",
+    "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings",
+    "LabelTeacher", "held_back", "taught", "train", "inspect_words",
 ]  # fmt: skip
 
 

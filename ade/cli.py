@@ -283,6 +283,9 @@ def _lines(file: str) -> Iterator[Iterator[str]]:
 def inspect_verb(
     source: Annotated[Path, typer.Argument(help="A model or codebook folder.", show_default=False)],
     words: Annotated[list[str], typer.Argument(help="Words to look up.", show_default=False)],
+    text: Annotated[
+        str | None, typer.Option(help="A sentence with the words in it: also show the weights they have there.")
+    ] = None,
     nearest: Annotated[int, typer.Option(help="Words shown for each anchor.", min=1)] = 6,
     seed: Seed = 0,
     as_json: Json = False,
@@ -290,10 +293,19 @@ def inspect_verb(
     """The anchors of words, their weights, and each anchor's nearest words."""
     from ade.codebook import MARKER, Codebook
     from ade.inference import Classifier
-    from ade.inspection import codebook_of, inspect_words
+    from ade.inspection import codebook_of, inspect_in_context, inspect_words
 
-    book = Codebook.load(source) if (source / MARKER).exists() else codebook_of(Classifier.load(source, "cpu"))
-    found = inspect_words(book, words, nearest)
+    if (source / MARKER).exists():
+        if text is not None:
+            raise InputError(f"{source}: a codebook knows no context; --text needs a trained model")
+        found = inspect_words(Codebook.load(source), words, nearest)
+    else:
+        model = Classifier.load(source, "cpu")
+        found = (
+            inspect_words(codebook_of(model), words, nearest)
+            if text is None
+            else inspect_in_context(model, words, text, nearest)
+        )
     show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.words(to, found))
 
 

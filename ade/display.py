@@ -150,9 +150,12 @@ def words(to: Console, found: "list[TokenAnchors]") -> None:
         )
         table.add_column("anchor", justify="right", header_style="dim")
         table.add_column("weight", justify="right", header_style="dim")
+        if any(use.in_context is not None for use in token.anchors):
+            table.add_column("here", justify="right", header_style="dim")
         table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis")
         for use in token.anchors:
-            table.add_row(str(use.anchor), f"{use.weight:+.3f}", ", ".join(use.nearest))
+            here = [f"{use.in_context:+.3f}"] if use.in_context is not None else []
+            table.add_row(str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest))
         to.print(table)
         to.print()
 

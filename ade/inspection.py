@@ -1,6 +1,7 @@
 """Looking into a model: which anchors a word is made of, which words stand near an anchor, what a context changes."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ class AnchorUse:
     anchor: int
     weight: float
     nearest: tuple[str, ...]
+    in_context: float | None = None  # the weight a context leaves it, where one was given
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,10 @@ class TokenAnchors:
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        uses = [{"anchor": use.anchor, "weight": use.weight, "nearest": list(use.nearest)} for use in self.anchors]
+        uses = [{**asdict(use), "nearest": list(use.nearest)} for use in self.anchors]
+        if all(use.in_context is None for use in self.anchors):
+            for use in uses:
+                del use["in_context"]
         return {"word": self.word, "token": self.token, "anchors": uses}
 
 
@@ -41,6 +46,7 @@ class TokenAnchors:
 class Reading:
     """A text as a model reads it, token by token."""
 
+    ids: tuple[int, ...]
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]  # where each token stands in the text
     static: Tensor  # (L, K): the token's anchors by itself
@@ -64,7 +70,8 @@ def read(classifier: Classifier, text: str) -> Reading:
     contextual = static if heard is None else static * model.ade.gates(heard[0])
     listening = model.listening(states, mask)[0]
     tokens, spans = tuple(encoding.tokens) or ("",), tuple(encoding.offsets) or ((0, 0),)
-    return Reading(tokens, spans, static.cpu(), contextual.cpu(), states[0].cpu(), listening.cpu())
+    tensors = (tensor.cpu() for tensor in (static, contextual, states[0], listening))
+    return Reading(tuple(ids[0].tolist()), tokens, spans, *tensors)
 
 
 def codebook_of(classifier: Classifier) -> Codebook:
@@ -87,6 +94,27 @@ def inspect_words(codebook: Codebook, words: list[str], nearest: int = 6) -> lis
         order = weights.abs().argsort(descending=True)
         uses = tuple(AnchorUse(int(indices[i]), float(weights[i]), around[int(indices[i])]) for i in order)
         found.append(TokenAnchors(word, codebook.tokenizer.id_to_token(token) or "", uses))
+    return found
+
+
+def inspect_in_context(classifier: Classifier, words: list[str], text: str, nearest: int = 6) -> list[TokenAnchors]:
+    """The anchors of words where they first stand in a text, with the weights the text leaves them."""
+    reading, codebook = read(classifier, text), codebook_of(classifier)
+    found = []
+    for word in words:
+        place = re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE)
+        if place is None:
+            raise InputError(f"'{word}' does not stand in the text")
+        own = [i for i, (start, end) in enumerate(reading.spans) if start < place.end() and end > place.start()]
+        for i in own:
+            indices, weights = codebook.pairs_of(reading.ids[i])
+            gate = (reading.contextual[i] / reading.static[i])[indices.long()]
+            around = nearest_words(codebook, indices.long(), nearest)
+            order = weights.abs().argsort(descending=True).tolist()
+            uses = (
+                AnchorUse(int(indices[j]), float(weights[j]), around[j], float(weights[j] * gate[j])) for j in order
+            )
+            found.append(TokenAnchors(word, reading.tokens[i], tuple(uses)))
     return found
 
 

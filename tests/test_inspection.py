@@ -6,7 +6,7 @@ from test_paper import small_model
 from ade.codebook import Codebook
 from ade.errors import InputError
 from ade.inference import Classifier
-from ade.inspection import codebook_of, inspect_words, nearest_words, read
+from ade.inspection import codebook_of, inspect_in_context, inspect_words, nearest_words, read
 from ade.model import AdeForSequenceClassification
 from ade.settings import Architecture
 
@@ -79,3 +79,26 @@ def test_expanded_anchors_cannot_be_read_by_token(codebook, topics):
     model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="anchors", heads=2))
     with pytest.raises(InputError, match="--attend gated"):
         read(Classifier(model, codebook.tokenizer), "the bank")
+
+
+def test_weights_here_are_the_gated_ones(codebook, topics, tmp_path, ade):
+    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="gated", heads=2))
+    classifier = Classifier(model, codebook.tokenizer)
+    (bank,) = inspect_in_context(classifier, ["Bank"], "the bank of the team", nearest=2)
+    reading = read(classifier, "the bank of the team")
+    plain = {use.anchor: use.weight for use in inspect_words(codebook_of(classifier), ["bank"])[0].anchors}
+    for use in bank.anchors:
+        assert use.weight == pytest.approx(plain[use.anchor])
+        gate = float(reading.contextual[1, use.anchor] / reading.static[1, use.anchor])
+        assert use.in_context == pytest.approx(use.weight * gate, rel=1e-4)
+        assert gate != pytest.approx(1, abs=1e-4)
+    with pytest.raises(InputError, match="does not stand"):
+        inspect_in_context(classifier, ["rocket"], "the bank")
+    classifier.save(tmp_path / "model")
+    codebook.save(tmp_path / "codebook")
+    status, out, _ = ade("inspect", tmp_path / "model", "bank", "--text", "the bank of the team")
+    assert status == 0
+    assert "here" in out
+    status, _, err = ade("inspect", tmp_path / "codebook", "bank", "--text", "the bank")
+    assert status == 2
+    assert "trained model" in err
