@@ -12,6 +12,8 @@ from ade.kernels import Elements, Folded, class_scores
 from ade.projection import Projection
 
 BATCH_TOKENS = 1 << 18  # tokens a batch: enough to fill the device
+LARGEST = 1 << 20  # elements of a Triton block
+MOST_TEXTS = 32_768  # a batch: a grid has an end
 BLOCK = 8192  # rows of the type table made at a time
 
 
@@ -42,7 +44,9 @@ class Accelerated:
         """Whether this path knows such a model."""
         width = projection.dim // projection.heads
         whole = width >= 16 and width & (width - 1) == 0
-        return projection.sat and whole and not (projection.wide or projection.mean_pooling)
+        longest = bucketed(projection.longest) * (projection.most if projection.attend == "anchors" else 1)
+        held = 2 * longest * max(16, 2 * projection.labels) <= LARGEST  # one program pools a text
+        return projection.sat and whole and held and not (projection.wide or projection.mean_pooling)
 
     def _kept(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -72,7 +76,9 @@ class Accelerated:
         """Class scores of every text, in order."""
         texts = texts.to(self.device)
         scores = torch.empty(len(texts), self.labels, device=self.device)  # (n, C)
-        for rows in sorted_batches(texts.lengths, BATCH_TOKENS // (self.most**2 if self.expanded else 1)):
+        tokens = BATCH_TOKENS // (self.most**2 if self.expanded else 1)
+        batches = sorted_batches(texts.lengths, tokens)
+        for rows in (batch[at : at + MOST_TEXTS] for batch in batches for at in range(0, len(batch), MOST_TEXTS)):
             ids, mask = texts.padded(rows, bucketed(int(texts.lengths[rows].max())))
             scores[torch.from_numpy(rows).to(self.device)] = class_scores(self.folded, self.elements(ids, mask))
         return scores.cpu().numpy()

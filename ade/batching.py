@@ -35,7 +35,7 @@ class Encoded:
         """The same with the ids on a device."""
         return Encoded(self.ids.to(device), self.offsets)
 
-    def padded(self, rows: np.ndarray, length: int = 0) -> tuple[Tensor, Tensor]:
+    def padded(self, rows: np.ndarray, length: int = 0, fill: int = 0) -> tuple[Tensor, Tensor]:
         """The texts at these rows as (ids, mask), padded to the longest of them, or to a length of at least that."""
         device = self.ids.device
         starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
@@ -43,7 +43,7 @@ class Encoded:
         column = torch.arange(length or int(lengths.max()), device=device)
         mask = column < place[1].unsqueeze(1)  # (B, L)
         ids = self.ids[torch.where(mask, place[0].unsqueeze(1) + column, 0)].long()
-        return torch.where(mask, ids, 0), mask
+        return torch.where(mask, ids, fill), mask
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Encoded:

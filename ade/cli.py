@@ -166,6 +166,8 @@ def train(
 
     if unlabelled is not None and distill_from is None:
         raise InputError("--unlabelled needs a teacher to name its texts: give --distill-from too")
+    if distill_from is None and pick(TeachingSettings, settings):
+        raise InputError("--variants and --trust steer a teacher: give --distill-from too")
     if resume and overwrite:
         raise InputError("--resume goes on with what is there, --overwrite throws it away: give one of them")
     if settings["steps"] and settings["epochs"]:
@@ -193,6 +195,7 @@ def train(
             teacher = LabelTeacher.load(distill_from, parts["train"].names, chosen.device)
             teaching = TeachingSettings(**pick(TeachingSettings, settings))
             parts["train"] = taught(parts["train"], teacher, teaching, _texts_of(unlabelled), report)
+            del teacher  # its memory is wanted
         classifier = fit(book, parts["train"], parts.get("dev"), chosen, shape, out, existing, report)
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first one speaks
         return
@@ -270,10 +273,10 @@ def _lines(file: str) -> Iterator[Iterator[str]]:
     try:
         if file == "-":
             if isinstance(sys.stdin, io.TextIOWrapper):
-                sys.stdin.reconfigure(encoding="utf8", errors="strict")
+                sys.stdin.reconfigure(encoding="utf8", errors="strict", newline="\n")
             yield (line.rstrip("\r\n") for line in sys.stdin)
         else:
-            with open(file, encoding="utf8") as opened:
+            with open(file, encoding="utf8", newline="\n") as opened:
                 yield (line.rstrip("\r\n") for line in opened)
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8 text ({error.reason})") from None

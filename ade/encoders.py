@@ -15,7 +15,7 @@ from ade.distillation import resolve_device
 from ade.errors import InputError
 from ade.inference import quiet
 from ade.progress import Report, silent
-from ade.teachers import Teacher
+from ade.teachers import Teacher, check_table, fit_rows
 
 BATCH = 1024
 
@@ -42,12 +42,17 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
     for start in range(0, count, BATCH):
         own = torch.arange(start, min(start + BATCH, count)).unsqueeze(1)
         ids = torch.cat([before.expand(len(own), -1), own, after.expand(len(own), -1)], 1).to(model.device)
-        states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state  # (n, T, d)
+        try:
+            states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state  # (n, T, d)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{source}: not a text encoder ({str(error).splitlines()[0]})") from None
         table[start : start + len(own)] = states.float().mean(1).cpu()
         report("vocabulary", start + len(own), count, {})
+    check_table(table, source)
     table -= table.mean(0)  # what all outputs share says nothing about any of them
     path = Path(source)
-    return Teacher(f"{path.resolve().name if path.exists() else source}, contextual", table, tokenizer)
+    name = path.resolve().name if path.exists() else source
+    return Teacher(f"{name}, contextual", fit_rows(table, tokenizer), tokenizer)
 
 
 def _around(tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from ade import kernels
 from ade.accelerated import Accelerated
 from ade.batching import Encoded, sorted_batches
 from ade.distillation import resolve_device
@@ -62,8 +63,12 @@ class Classifier(Predictor):
         texts = Encoded(torch.from_numpy(ids), offsets)
         return predict_logits(self.model, texts) if fast is None else fast.logits(texts)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Tables are made anew where the classifier is unpacked."""
+        return {**self.__dict__, "_folded": None}
+
     def _projected(self) -> Runtime | Accelerated | None:
-        """The model folded into tables, again whenever a weight has changed."""
+        """The model folded into tables, again whenever a weight has changed (not by way of `.data`, which hides it)."""
         state = [(parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
         if self._folded is None or self._folded[0] != state:
             arrays = {name: tensor.detach().float().cpu().numpy() for name, tensor in self.model.state_dict().items()}
@@ -71,8 +76,9 @@ class Classifier(Predictor):
             fast: Runtime | Accelerated | None = None
             if self.model.device.type == "cpu":
                 fast = Runtime(projection, self.tokenizer, self.names)
-            elif Accelerated.fits(projection):
-                fast = Accelerated(projection, self.model.device, torch.bfloat16)
+            elif kernels.available and Accelerated.fits(projection):
+                narrow = torch.cuda.is_bf16_supported(including_emulation=False)
+                fast = Accelerated(projection, self.model.device, torch.bfloat16 if narrow else torch.float32)
             self._folded = (state, fast)
         return self._folded[1]
 

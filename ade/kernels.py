@@ -16,6 +16,7 @@ try:
     import triton.language as tl
 except ImportError:  # not on every platform
     triton = None
+available = triton is not None
 
 
 @dataclass(frozen=True)

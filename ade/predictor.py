@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 from tokenizers import Tokenizer
 
+from ade.errors import InputError
 from ade.progress import Report, silent
 
 CHUNK = 4096  # texts tokenized, and held while streaming, at a time
@@ -68,6 +69,8 @@ def tokenize(
     tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent
 ) -> tuple[np.ndarray, np.ndarray]:
     """Token ids of texts, end to end, and where each starts; cut to `max_length`. A text without any token is id 0."""
+    if max_length <= tokenizer.num_special_tokens_to_add(False):
+        raise InputError(f"max_tokens is {max_length}, but the tokenizer puts as many special tokens around every text")
     if tokenizer.truncation is None or tokenizer.truncation["max_length"] != max_length:
         tokenizer = Tokenizer.from_str(tokenizer.to_str())
         tokenizer.enable_truncation(max_length)

@@ -14,8 +14,8 @@ of its own few anchors. The tests hold all of it to the training forward pass.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ import numpy as np
 EPSILON = 1e-5  # LayerNorm's
 SAFE = 60.0  # scores up to here need no shift before the exponential
 TINY = 1e-25  # nor do rows whose exponentials sum to more than this
+SCORES = 1 << 23  # attention scores held at a time
+LARGEST = 1 << 30  # bytes of cached rows
 GROUP = 1024  # elements computed at a time: what fits a core's cache
 BLOCK = 256  # rows computed at a time
 FEW_ANCHORS = 2048  # up to here all inner products of anchors are kept
@@ -49,7 +51,7 @@ class Projection:
         self.labels, self.most = len(state["classifier.weight"]), int(self.counts.max(initial=1))
         self.longest = int(config["max_tokens"])
         self._fold(state)
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()  # one batch at a time: the cache changes hands
         self._positions(config)
         centred = self.anchors - self.anchors.mean(1, keepdims=True)
         if self.attend == "anchors":  # each anchor is normalised by itself
@@ -112,11 +114,9 @@ class Projection:
         return (self._scale * encoded) @ self.matrix.T + self.bias  # (count, W)
 
     def _place_rows(self, positions: np.ndarray | slice, most: int) -> np.ndarray:
-        """Rows of the position table, which grows as longer texts come."""
+        """Rows of the position table; the only one where positions say nothing."""
         if self.fixed:
             return self._place
-        if most > len(self._place):
-            self._place = self._encoded(2 ** int(np.ceil(np.log2(most))))
         return self._place[positions]
 
     # -- rows of token types -----------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Projection:
         slot = np.where(real, self.starts[types][:, None] + column, 0)
         anchor, beta = self.indices[slot], self.beta[slot] * real  # (n, k)
         gram = beta[:, :, None] * self._gram(anchor) * beta[:, None, :]  # (n, k, k)
-        deviation = np.sqrt(gram.sum((1, 2)) + EPSILON)
+        deviation = np.sqrt(np.maximum(gram.sum((1, 2)), 0) + EPSILON)
         weight = beta / deviation[:, None]
         rows = (weight[:, None] @ self.anchor_rows[anchor])[:, 0] + self.shifted  # (n, W)
         if self.attend != "gated":
@@ -155,13 +155,28 @@ class Projection:
 
     def logits(self, ids: np.ndarray, offsets: np.ndarray, pool: ThreadPoolExecutor | None = None) -> np.ndarray:
         """Class scores (n, C) of texts kept end to end: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
-        with self._lock:
+        with self.lock:
             return self._logits(ids, offsets, pool)
+
+    def unlock(self) -> None:
+        """Take a new lock: after a fork nobody may be left to give the old one back."""
+        self.lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Locks do not travel."""
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a new lock."""
+        self.__dict__.update(state)
+        self.unlock()
 
     def _logits(self, ids: np.ndarray, offsets: np.ndarray, pool: ThreadPoolExecutor | None) -> np.ndarray:
         if len(offsets) <= 1:
             return np.empty((0, self.labels), dtype=np.float32)
         source = ids if self.attend == "anchors" else self.cache.slots(ids, self._rows, pool)
+        if source is None and len(offsets) == 2:
+            raise ValueError(f"a text of more token types than are kept ({len(self.cache.rows):,})")
         if source is None:  # more types than the cache holds: one half after the other
             middle = len(offsets) // 2
             first = self._logits(ids[: offsets[middle]], offsets[: middle + 1], pool)
@@ -170,12 +185,15 @@ class Projection:
         lengths = np.diff(offsets)
         sizes = np.add.reduceat(self.counts[ids], offsets[:-1]) if self.attend == "anchors" else lengths
         scores = np.empty((len(lengths), self.labels), dtype=np.float32)
+        most = int((lengths if self.grouped else sizes).max())
+        if not self.fixed and most > len(self._place):  # before several threads read it
+            self._place = self._encoded(2 ** int(np.ceil(np.log2(most))))
 
         def compute(rows: np.ndarray) -> None:
             elements, real = self._elements(source, offsets[rows], lengths[rows])
             scores[rows] = self._pooled(elements, real)
 
-        list((pool.map if pool is not None else map)(compute, groups(sizes)))
+        _each(compute, groups(sizes), pool)
         return scores
 
     def _elements(self, source: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -226,20 +244,29 @@ class Projection:
         values = rows[..., 2 * dim : 2 * dim + heads * self.value].reshape(count, length, heads, -1)
         if not real.all():
             values = values * real[:, :, None, None]
-        scores = query @ key  # (n, H, T, T)
+        heard = np.empty((count, length, heads, self.value), dtype=np.float32)
+        step = max(1, SCORES // (count * heads * length))  # queries at a time: long texts have many scores
+        for start in range(0, length, step):
+            weight, total = self._weights(query[:, :, start : start + step], key, real)
+            part = heard[:, start : start + step]
+            np.matmul(weight, values.transpose(0, 2, 1, 3), out=part.transpose(0, 2, 1, 3))
+            part /= total.transpose(0, 2, 1, 3)
+        return heard
+
+    def _weights(self, query: np.ndarray, key: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Attention weights (n, H, Q, T) and what they sum to, (n, H, Q, 1)."""
+        scores = query @ key
         if not scores.max() < SAFE:
             _shift(scores, real)
         weight = np.exp(scores, out=scores)
-        total = weight @ real[:, None, :, None].astype(np.float32)  # (n, H, T, 1)
+        ones = real[:, None, :, None].astype(np.float32)
+        total = weight @ ones
         if not total.min() > TINY:  # every score of some row is far below 0
             scores = query @ key
             _shift(scores, real)
             weight = np.exp(scores, out=scores)
-            total = weight @ real[:, None, :, None].astype(np.float32)
-        heard = np.empty((count, length, heads, self.value), dtype=np.float32)
-        np.matmul(weight, values.transpose(0, 2, 1, 3), out=heard.transpose(0, 2, 1, 3))
-        heard /= total.transpose(0, 2, 1, 3)
-        return heard
+            total = weight @ ones
+        return weight, total
 
     def _recomposed(self, rows: np.ndarray, heard: np.ndarray) -> np.ndarray:
         """What tokens composed again from gated anchors add to the scores, with their positions: (n, T, 1 + C)."""
@@ -254,7 +281,7 @@ class Projection:
             score[..., i] += np.einsum("ntd,ntd->nt", self.gate[anchor[..., i]], heard)
         gate = (1 + np.tanh(score / 2))[..., None, :]  # (n, T, 1, k): twice the logistic function
         variance = (gate @ gram @ gate.swapaxes(2, 3))[..., 0]  # (n, T, 1)
-        added = (gate @ own)[..., 0, :] / np.sqrt(variance + EPSILON) + self.constant
+        added = (gate @ own)[..., 0, :] / np.sqrt(np.maximum(variance, 0) + EPSILON) + self.constant
         return added + self._place_rows(slice(length), length)[..., begin - 1 - self.labels : begin]
 
     def _pool(self, score: np.ndarray, real: np.ndarray) -> np.ndarray:
@@ -282,11 +309,27 @@ def groups(sizes: np.ndarray) -> Iterator[np.ndarray]:
         start += size
 
 
+def _each(work: Callable[[Any], None], items: Iterable[Any], pool: ThreadPoolExecutor | None) -> None:
+    """Do all of it; whatever happens, nothing is still being written when this returns."""
+    if pool is None:
+        for item in items:
+            work(item)
+        return
+    futures = [pool.submit(work, item) for item in items]
+    try:
+        for future in futures:
+            future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+
+
 class TypeCache:
     """Rows of token types, computed when first seen; when it is full, those unused for longest make room."""
 
     def __init__(self, vocabulary: int, width: int, capacity: int) -> None:
-        capacity = min(vocabulary, capacity)
+        capacity = min(vocabulary, capacity, max(1, LARGEST // (4 * width)))
         self.rows = np.empty((capacity, width), dtype=np.float32)  # memory is taken as it fills
         self.slot_of = np.full(vocabulary, -1, dtype=np.int32)
         self.type_of = np.full(capacity, -1, dtype=np.int64)
@@ -312,7 +355,7 @@ class TypeCache:
         def fill(start: int) -> None:
             self.rows[free[start : start + BLOCK]] = make(missing[start : start + BLOCK])
 
-        list((pool.map if pool is not None else map)(fill, range(0, len(missing), BLOCK)))
+        _each(fill, range(0, len(missing), BLOCK), pool)
         self.slot_of[missing], self.type_of[free], self.used[free] = free, missing, self.now
         return self.slot_of[ids]
 
@@ -332,6 +375,8 @@ class TypeCache:
         if wanted > fresh + len(idle):
             return None
         taken = idle[np.argsort(self.used[idle], kind="stable")[: wanted - fresh]]
-        self.slot_of[self.type_of[taken]] = -1
+        gone = self.type_of[taken]
+        self.slot_of[gone[gone >= 0]] = -1  # nobody's until they are filled
+        self.type_of[taken] = -1
         self.held += fresh
         return np.concatenate([np.arange(self.held - fresh, self.held), taken]).astype(np.int32)

@@ -5,13 +5,13 @@ exact, so the labels are those of the model in training.
 """
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors import SafetensorError, deserialize
 from threadpoolctl import ThreadpoolController
 from tokenizers import Tokenizer
 
@@ -21,6 +21,10 @@ from ade.projection import CACHED_TYPES, Projection
 
 MARKER = "config.json"
 FEW = 16  # texts that are not worth a second thread
+KINDS = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
+    "U8": np.uint8,
+}  # fmt: skip
 
 
 @cache
@@ -39,8 +43,21 @@ class Runtime(Predictor):
         self.max_tokens = projection.longest
         self.tokenizer.enable_truncation(self.max_tokens)
         self._names = names
-        threads = threads or cores()
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._threads = threads or cores()
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Threads do not travel."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_process")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Start threads of one's own."""
+        self.__dict__.update(state)
+        self._start()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,9 +66,13 @@ class Runtime(Predictor):
 
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of texts kept end to end."""
+        if self._process != os.getpid():  # a fork has neither our threads nor whoever held the lock
+            self.projection.unlock()
+            self._start()
         if len(offsets) <= FEW or self._pool is None:
             return self.projection.logits(ids, offsets)
-        with _libraries().limit(limits=1, user_api="blas"):  # the threads are ours, one product is too small to share
+        # The threads are ours, one product is too small to share; limits of two callers must not overlap.
+        with self.projection.lock, _libraries().limit(limits=1, user_api="blas"):
             return self.projection.logits(ids, offsets, self._pool)
 
     @classmethod
@@ -66,15 +87,32 @@ class Runtime(Predictor):
             config = json.loads((path / MARKER).read_text("utf8"))
             if config.get("model_type") != "ade":
                 raise InputError(f"{path}: not an ADE model (its model_type is {config.get('model_type')})")
-            state = load_file(path / "model.safetensors")
-            projection = Projection(config, state, cached_types)
-            names = tuple(config["id2label"][str(i)] for i in range(projection.labels))
-            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            projection = Projection(config, _read_state(path / "model.safetensors"), cached_types)
+            given = config.get("id2label") or {}  # transformers leaves out names nobody gave
+            names = tuple(given.get(str(i), f"LABEL_{i}") for i in range(projection.labels))
         except InputError:
             raise
         except (KeyError, ValueError, IndexError, OSError, SafetensorError, AttributeError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"{path}: not a readable ADE model ({first})") from None
+        try:
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
         except Exception as error:  # what tokenizers makes of a broken file has no type of its own
             raise InputError(f"{path}: its tokenizer.json cannot be read ({str(error).splitlines()[0]})") from None
+        if tokenizer.get_vocab_size() > len(projection.counts):
+            known = f"{tokenizer.get_vocab_size():,} tokens, the model {len(projection.counts):,}"
+            raise InputError(f"{path}: its tokenizer knows {known}")
         return cls(projection, tokenizer, names, threads)
+
+
+def _read_state(path: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a file; numpy has no bfloat16, which is the upper half of a float32."""
+    state = {}
+    for name, entry in deserialize(path.read_bytes()):
+        kind, data = entry["dtype"], bytes(entry["data"])
+        if kind == "BF16":
+            array = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            array = np.frombuffer(data, KINDS[kind])
+        state[name] = array.reshape(entry["shape"])
+    return state

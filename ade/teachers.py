@@ -56,7 +56,7 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
     else:
         table, tokenizer = _read_folder(_download(str(source)))
     name = path.resolve().name if path.exists() else str(source)
-    return Teacher(name, _check_table(_fit_rows(table, tokenizer), source), tokenizer)
+    return Teacher(name, check_table(fit_rows(table, tokenizer), source), tokenizer)
 
 
 def _read_wordllama() -> tuple[Tensor, Tokenizer]:
@@ -234,7 +234,7 @@ def _word_tokenizer(words: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _fit_rows(table: Tensor, tokenizer: Tokenizer) -> Tensor:
+def fit_rows(table: Tensor, tokenizer: Tokenizer) -> Tensor:
     """Every id the tokenizer can give has a row. Surplus rows stay: they are the teacher's own count."""
     if table.ndim != 2 or not table.is_floating_point():
         raise InputError(f"the embedding table is {table.dtype} {tuple(table.shape)}, expected floats of shape (N, d)")
@@ -245,7 +245,8 @@ def _fit_rows(table: Tensor, tokenizer: Tokenizer) -> Tensor:
     return torch.cat([table, mean.expand(ids - table.shape[0], -1)])
 
 
-def _check_table(table: Tensor, source: str | Path) -> Tensor:
+def check_table(table: Tensor, source: str | Path) -> Tensor:
+    """A table of finite floats, or a clear refusal."""
     for start in range(0, table.shape[0], 65536):
         bad = ~torch.isfinite(table[start : start + 65536]).all(1)
         if bad.any():

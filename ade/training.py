@@ -73,6 +73,8 @@ def train(
     if len(np.unique(data.labels)) < 2:
         raise InputError(f"training needs at least two classes, the data has {len(np.unique(data.labels))}")
     if dev is None:
+        if data.targets is not None:
+            raise InputError("taught rows need a dev split held back before they were taught: give one")
         data, dev = held_back(data, settings.seed)
     architecture = architecture or Architecture()
     if out is None:

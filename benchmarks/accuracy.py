@@ -85,7 +85,8 @@ def lesson_of(settings: Mapping[str, Any]) -> str:
     """What runs that learn from the same encoder, on the same rows, have in common; empty for a run without one."""
     if "encoder" not in settings:
         return ""
-    return json.dumps([settings.get(name) for name in ("encoder", "data", "rows", "per_class", "teaching")])
+    drawn = seed_of(settings) if settings.get("per_class") else 0
+    return json.dumps([drawn, *(settings.get(name) for name in ("encoder", "data", "rows", "per_class", "teaching"))])
 
 
 def load_lesson(
@@ -101,7 +102,7 @@ def load_lesson(
         return rows, dev, test, about
     if dev is None:  # rows the encoder must not see
         rows, dev = held_back(rows, 0)
-    folder = places.work / "encoders" / f"{settings['encoder']}-{settings['data']}-{len(rows)}"
+    folder = places.work / "encoders" / f"{settings['encoder']}-{settings['data']}-{_fingerprint_of(rows)[:12]}"
     if not folder.exists():
         tuned = FineTuned(places.teachers / settings["encoder"], rows.names, places.device)
         tuned.fit(rows, 0, report).save(folder)

@@ -321,7 +321,7 @@ def growth(book: Book) -> str:
             figure = record["figures"]["texts"][place]
             cells += [f"{1e6 * figure['seconds'] / figure['at']:.0f}", _bytes(figure["peak_bytes"])]
         rows.append([f"{first['at']:,} texts", *cells])
-    header = ["microseconds a text, peak memory", *(cell for mode in modes for cell in (mode, ""))]
+    header = ["microseconds a text, memory held", *(cell for mode in modes for cell in (mode, ""))]
     stages = [
         [name, *(f"{record['figures']['stages'][name]:.1f}" for record in found)]
         for name in found[0]["figures"]["stages"]

@@ -119,7 +119,11 @@ def _at_once(todo: list[Run], places: Places, jobs: int) -> Iterator[tuple[Run, 
         while first or waiting:
             for future in wait([*first, *waiting], return_when=FIRST_COMPLETED).done:
                 if future in waiting:
-                    yield waiting.pop(future), future.result()
+                    failure = future.exception()  # a worker that was killed takes no other run with it
+                    yield (
+                        waiting.pop(future),
+                        future.result() if failure is None else f"{type(failure).__name__}: {failure}",
+                    )
                 else:
                     waiting |= {pool.submit(_make, run, places): run for run in first.pop(future)}
 

@@ -167,7 +167,7 @@ def test_growth_is_measured_stage_by_stage(places, tmp_path, monkeypatch, mode):
     assert reproduce([run], places, tmp_path / "results") == []
     figures = records.load(tmp_path / "results")[0]["figures"]
     assert [point["at"] for point in figures["texts"]] == [50, 150]
-    assert all(point["peak_bytes"] > 1e6 for point in figures["texts"])
+    assert all(point["resident_bytes"] > 1e6 for point in figures["texts"])
     assert all(point["microseconds"] > 0 for name in ("length", "anchors", "pairs") for point in figures[name])
     assert 0 < figures["hit_rate"] < 1
     assert set(figures["stages"]) >= {"find rows", "gather, add positions", "attention", "gates, pooling"}

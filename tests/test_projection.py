@@ -120,3 +120,25 @@ def test_the_cache_keeps_what_is_used():
 def test_no_texts_no_scores():
     model = shaken(ragged_codebook([1, 2], dim=8), 3, heads=2)
     assert folded(model).logits(np.empty(0, np.int32), np.zeros(1, np.int64)).shape == (0, 3)
+
+
+def test_an_interrupted_fill_leaves_no_wrong_row():
+    cache = TypeCache(10, 1, 3)
+    cache.slots(np.array([0, 1, 2]), lambda types: types[:, None].astype(np.float32))
+
+    def stop(types: np.ndarray) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.slots(np.array([5, 6]), stop)
+    for ids in ([5, 0], [9, 1], [2, 6, 5]):
+        slots = cache.slots(np.array(ids), lambda types: types[:, None].astype(np.float32))
+        assert cache.rows[slots, 0].tolist() == ids
+
+
+def test_long_texts_are_attended_to_in_parts(monkeypatch):
+    model = shaken(ragged_codebook([1, 3, 2], dim=16), 3, attend="gated")
+    ids, offsets = texts_of([9, 30, 2], 3)
+    whole = folded(model).logits(ids, offsets)
+    monkeypatch.setattr(projection, "SCORES", 100)
+    assert np.allclose(folded(model).logits(ids, offsets), whole, atol=1e-5)

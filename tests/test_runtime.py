@@ -1,12 +1,16 @@
+import copy
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 from ade.errors import InputError
 from ade.inference import Classifier
@@ -108,3 +112,55 @@ def test_the_command_line_predicts_without_torch(folder, tmp_path):
     found = json.loads(done.stdout)["predictions"]
     expected = Classifier.load(folder, "cpu").predict(["the rocket and the comet", "profit of the bank"])
     assert [entry["label"] for entry in found] == expected
+
+
+def test_half_the_bits_on_disk_will_do(folder, tmp_path):
+    classifier = Classifier.load(folder, "cpu")
+    expected = classifier.predict_proba(TEXTS)
+    classifier.model.to(torch.bfloat16).save_pretrained(tmp_path / "narrow")
+    shutil.copy(folder / "tokenizer.json", tmp_path / "narrow")
+    assert np.abs(Runtime.load(tmp_path / "narrow").predict_proba(TEXTS) - expected).max() < 0.05
+
+
+def test_labels_nobody_named(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "nameless")
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("id2label")
+    (tmp_path / "nameless" / "config.json").write_text(json.dumps(config))
+    assert Runtime.load(tmp_path / "nameless").names == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_a_tokenizer_that_knows_more_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "more")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens([f"new{i}" for i in range(3)])
+    tokenizer.save(str(tmp_path / "more" / "tokenizer.json"))
+    with pytest.raises(InputError, match="its tokenizer knows"):
+        Runtime.load(tmp_path / "more")
+
+
+def test_it_survives_a_fork_and_a_copy(folder):
+    texts = TEXTS * 10
+    runtime, classifier = Runtime.load(folder, threads=2), Classifier.load(folder, "cpu")
+    expected = runtime.predict(texts)
+    assert classifier.predict(texts) == expected
+    for copied in (copy.deepcopy(runtime), pickle.loads(pickle.dumps(classifier))):
+        assert copied.predict(texts) == expected
+    program = (
+        "import os, sys; from ade.runtime import Runtime\n"
+        "texts = ['the team', 'bank share'] * 20\n"
+        f"runtime = Runtime.load({str(folder)!r}, threads=2); before = runtime.predict(texts)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    os._exit(0 if runtime.predict(texts) == before else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_many_threads_may_ask(folder):
+    texts = TEXTS * 8
+    runtime = Runtime.load(folder, threads=2)
+    expected = runtime.predict_proba(texts)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: runtime.predict_proba(texts), range(12)):
+            assert np.allclose(found, expected, atol=1e-6)

@@ -1,15 +1,17 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from conftest import FILLER, WORDS, word_tokenizer
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from ade.errors import InputError
 from ade.inference import Classifier
-from ade.settings import TeachingSettings
+from ade.settings import Architecture, TeachingSettings, TrainingSettings
 from ade.teaching import LabelTeacher, taught, variants
+from ade.training import train
 
 NAMES = tuple(sorted(WORDS))
 
@@ -44,8 +46,8 @@ def test_opinions_are_the_encoders_own(encoder, topics):
     for row, text in zip(found[:40], texts, strict=False):
         with torch.inference_mode():
             logits = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits[0]
-        assert np.allclose(row, logits.softmax(0).flip(0).numpy(), atol=1e-5)
-    assert np.allclose(found.sum(1), 1, atol=1e-5)
+        assert np.allclose(row, logits.softmax(0).flip(0).numpy(), atol=1e-3)
+    assert np.allclose(found.sum(1), 1, atol=2e-3)
     assert found.std(0).max() > 0.01  # the texts do differ to it
 
 
@@ -67,7 +69,9 @@ def test_taught_data_blends_labels_and_opinions(encoder, topics):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
     extra = ["rocket of the team", "share price"]
     lesson = taught(topics, teacher, TeachingSettings(variants=2, trust=0.25), extra)
-    assert len(lesson) == 3 * (len(topics) + 2)
+    assert len(topics) + 2 < len(lesson) <= 3 * (len(topics) + 2)
+    assert len(set(lesson.texts[len(topics) :])) == len(lesson) - len(topics)  # nothing twice
+    assert "" not in lesson.texts
     assert list(lesson.texts[: len(topics)]) == list(topics.texts)
     opinions = teacher.probabilities(lesson.texts)
     sure = np.eye(3)[topics.labels]
@@ -118,3 +122,39 @@ def test_what_is_no_classifier_is_refused_in_one_line(tmp_path, ade, codebook, t
     status, _, err = ade(*common, "--unlabelled", tmp_path / "more.txt")
     assert status == 2
     assert "--distill-from" in err
+
+
+def test_an_encoder_without_a_classifier_is_refused(encoder, tmp_path):
+    BertModel.from_pretrained(encoder).save_pretrained(tmp_path / "headless")
+    shutil.copy(encoder / "tokenizer.json", tmp_path / "headless")
+    shutil.copy(encoder / "tokenizer_config.json", tmp_path / "headless")
+    with pytest.raises(InputError, match="without a trained classifier"):
+        LabelTeacher.load(tmp_path / "headless", ("LABEL_0", "LABEL_1"), "cpu")
+
+
+def test_classes_without_names_must_fit_by_number(topics):
+    """A teacher that is always right, but counts the classes otherwise."""
+    teacher = LabelTeacher(torch.nn.Linear(1, 1), word_tokenizer(["a"]), np.arange(3))
+    teacher.named = False
+    right = np.eye(3, dtype=np.float32)[topics.labels]
+    for answers, fits in ((right, True), (np.roll(right, 1, 1), False)):
+        teacher.probabilities = lambda texts, report, answers=answers: answers.copy()
+        if fits:
+            assert np.array_equal(taught(topics, teacher, TeachingSettings(variants=0)).targets, right)
+        else:
+            with pytest.raises(InputError, match="id2label"):
+                taught(topics, teacher, TeachingSettings(variants=0))
+
+
+def test_a_taught_run_goes_on(encoder, codebook, topics, tmp_path):
+    """The second time the answers come from the cache; they must be the same answers."""
+    rows, dev = topics.split(0.2, 0)
+    settings = TrainingSettings(steps=20, batch_size=16, device="cpu")
+    seen = []
+    for existing in ("refuse", "resume"):
+        lesson = taught(rows, LabelTeacher.load(encoder, NAMES, "cpu"), TeachingSettings(variants=1))
+        classifier = train(codebook, lesson, dev, settings, Architecture(heads=2), tmp_path / "run", existing)
+        seen.append(classifier.predict_proba(list(dev.texts)))
+    assert np.allclose(*seen, atol=1e-6)
+    with pytest.raises(InputError, match="dev split"):
+        train(codebook, lesson, None, settings)
