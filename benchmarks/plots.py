@@ -79,8 +79,12 @@ def _anchors(axes: Any, by_key: dict[str, Any]) -> bool:
     drawn = False
     for preset, colour in (("strong", "#c0392b"), ("paper", "#34495e")):
         for on, style in ((True, "-o"), (False, "--o")):
-            runs = [(k, ade_run("", "ag_news", preset, k, sat=on)) for k in ANCHORS]
-            line = [(k, 100 * by_key[run.key]["figures"]["accuracy"]) for k, run in runs if run.key in by_key]
+            line = []
+            for k in ANCHORS:
+                runs = [ade_run("", "ag_news", preset, k, seed, sat=on) for seed in SEEDS]
+                found = [100 * by_key[run.key]["figures"]["accuracy"] for run in runs if run.key in by_key]
+                if found:
+                    line.append((k, sum(found) / len(found)))
             if line:
                 axes.plot(
                     *zip(*line, strict=True), style, color=colour, label=f"{preset}, {'with' if on else 'without'} SAT"

@@ -129,12 +129,12 @@ def context() -> list[Run]:
 def sat() -> list[Run]:
     """With and without SAT over the number of anchors, AG News, both presets."""
     grid = [(preset, k, on) for preset in ("strong", "paper") for k in ANCHORS for on in (True, False)]
-    return [ade_run("sat", "ag_news", preset, k, 0, sat=on) for preset, k, on in grid]
+    return [ade_run("sat", "ag_news", preset, k, seed, sat=on) for preset, k, on in grid for seed in SEEDS]
 
 
 def anchors() -> list[Run]:
     """The number of anchors on DBpedia-14."""
-    return [ade_run("anchors", "dbpedia_14", "strong", k) for k in ANCHORS]
+    return [ade_run("anchors", "dbpedia_14", "strong", k, seed) for k in ANCHORS for seed in SEEDS]
 
 
 def attend() -> list[Run]:
@@ -150,7 +150,11 @@ def gpe() -> list[Run]:
     """Grouped positions, one each, none."""
     kinds = [("anchors", "grouped"), ("anchors", "each"), ("anchors", "none")]
     kinds += [(mode, positions) for mode in ("tokens", "gated") for positions in ("grouped", "none")]
-    return [ade_run("gpe", "ag_news", attend=mode, positions=positions) for mode, positions in kinds]
+    return [
+        ade_run("gpe", "ag_news", seed=seed, attend=mode, positions=positions)
+        for mode, positions in kinds
+        for seed in SEEDS
+    ]
 
 
 def compression() -> list[Run]:
