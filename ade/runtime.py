@@ -6,18 +6,24 @@ exact, so the labels are those of the model in training.
 
 import json
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
-from threadpoolctl import ThreadpoolController
 from tokenizers import Tokenizer
 
 from ade.errors import InputError
 from ade.predictor import Predictor, cores
 from ade.projection import CACHED_TYPES, Projection
+
+try:
+    from threadpoolctl import ThreadpoolController
+except ImportError:  # it is slower without, and that is all
+    ThreadpoolController = None
 
 MARKER = "config.json"
 FEW = 16  # texts that are not worth a second thread
@@ -28,9 +34,17 @@ KINDS = {
 
 
 @cache
-def _libraries() -> ThreadpoolController:
+def _libraries() -> "ThreadpoolController | None":
     """The linear algebra libraries numpy has loaded; looking them up takes a while."""
-    return ThreadpoolController()
+    return None if ThreadpoolController is None else ThreadpoolController()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """The threads are ours: one product is too small for the library to share it out."""
+    libraries = _libraries()
+    with nullcontext() if libraries is None else libraries.limit(limits=1, user_api="blas"):
+        yield
 
 
 class Runtime(Predictor):
@@ -71,8 +85,7 @@ class Runtime(Predictor):
             self._start()
         if len(offsets) <= FEW or self._pool is None:
             return self.projection.logits(ids, offsets)
-        # The threads are ours, one product is too small to share; limits of two callers must not overlap.
-        with self.projection.lock, _libraries().limit(limits=1, user_api="blas"):
+        with self.projection.lock, _one_thread_each():  # the limits of two callers must not overlap
             return self.projection.logits(ids, offsets, self._pool)
 
     @classmethod
