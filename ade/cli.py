@@ -94,7 +94,7 @@ def distill(
     out: Annotated[Path, typer.Option(help="Folder for the codebook.", show_default=False)],
     corpus: Annotated[Path | None, typer.Option(help="Text file; its token counts weight the objective.")] = None,
     contextual: Annotated[
-        bool, typer.Option("--contextual", help="Ask the whole encoder about its vocabulary, for small data.")
+        bool, typer.Option("--contextual", help="Ask the whole encoder about its vocabulary, not its input table.")
     ] = False,
     as_json: Json = False,
     overwrite: Overwrite = False,

@@ -110,7 +110,7 @@ def _cosine(axes: Any, by_key: dict[str, Any]) -> bool:
 
 
 def _growth(axes: Any, by_key: dict[str, Any]) -> bool:
-    found = [by_key[run.key] for run in TABLES["growth"]() if run.key in by_key]
+    found = [by_key[run.key] for run in TABLES["growth"]() if run.key in by_key and run.kind == "growth"]
     for record in found:
         for name, style in (("length", "-o"), ("anchors", "--s"), ("pairs", ":^")):
             points = record["figures"][name]

@@ -18,7 +18,8 @@ READINGS: dict[str, str] = {
     "nothing: the model cannot follow it there, with any recipe tried (docs/log.md). MiniLM fine-tuned whole stays "
     "ahead, at ten times the bytes and a hundredth of the speed.",
     "few": "Rows drawn anew for each seed. The preset holds up where rows are few, ahead of both peers. model2vec is "
-    "run as it comes: with 8 rows a class its own trainer hardly starts. A table of contextual vectors helps most there.",
+    "run as it comes: with 8 rows a class its own trainer hardly starts. A table of MiniLM's contextual vectors in place "
+    "of DeBERTa's input table makes no difference beyond chance.",
     "ablation": "One seed a cell, so a few tenths are noise.",
     "context": "The static way gives a word one vector; where both sentences have the same form of it, it sees no "
     "difference at all. No sense was ever labelled: what the gates know of senses comes from classifying glosses.",
@@ -42,9 +43,9 @@ READINGS: dict[str, str] = {
     "so most of the time that is left goes to the tokenizer, which is the ceiling, and to one matrix product for the "
     "scores. `gated` needs what each token hears as a vector, for its gates, and pays for it; `anchors` attends over "
     "eight times as many elements.",
-    "growth": "Time is linear in the texts and memory flat. It does not depend on K or k where types are cached, except "
-    "that gates cost by the pair; it grows with the square of the length, as attention does. Below, one core's time by "
-    "stage: the tokenizer, which uses every core, is as large as all the rest.",
+    "growth": "Time is linear in the texts and memory flat (most of it is torch, loaded to make the model). It does not "
+    "depend on K or k where types are cached, except that gates cost by the pair; it grows with the square of the length, "
+    "as attention does. By stage: in `tokens` the tokenizer, which uses every core, costs as much as all the rest.",
     "lookup": "The projection needs a fraction of the memory of every other way as the vocabulary grows, and its time "
     "depends on the pairs alone, not on K. The two-stage look-up through a dense transform grows with K, which is the "
     "paper's claim; the flat table trades that for memory and time that grow with the pairs. A plain table is fastest, as "

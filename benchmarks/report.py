@@ -319,23 +319,24 @@ def speeds(figures: Record, device: Record) -> str:
 
 def growth(book: Book) -> str:
     """Texts, and the stages of one pass."""
-    found = book.of(*TABLES["growth"]())
-    if not found:
-        return ""
-    modes = [f"ADE {record['settings']['attend']}" for record in found]
-    rows = []
-    for place, first in enumerate(found[0]["figures"]["texts"]):
-        cells = []
-        for record in found:
-            figure = record["figures"]["texts"][place]
-            cells += [f"{1e6 * figure['seconds'] / figure['at']:.0f}", _bytes(figure["peak_bytes"])]
-        rows.append([f"{first['at']:,} texts", *cells])
-    header = ["microseconds a text, memory held", *(cell for mode in modes for cell in (mode, ""))]
-    stages = [
-        [name, *(f"{record['figures']['stages'][name]:.1f}" for record in found)]
-        for name in found[0]["figures"]["stages"]
-    ]
-    return f"{_table(header, rows)}\n\n{_table(['one core, microseconds a text', *modes], stages)}"
+    found, parts = book.of(*TABLES["growth"]()), []
+    grown = [record for record in found if record["kind"] == "growth"]
+    if grown:
+        rows = []
+        for place, first in enumerate(grown[0]["figures"]["texts"]):
+            cells = []
+            for record in grown:
+                figure = record["figures"]["texts"][place]
+                cells += [f"{1e6 * figure['seconds'] / figure['at']:.0f}", _bytes(figure["resident_bytes"])]
+            rows.append([f"{first['at']:,} texts", *cells])
+        modes = [cell for record in grown for cell in (f"ADE {record['settings']['attend']}", "")]
+        parts.append(_table(["microseconds a text, memory held", *modes], rows))
+    staged = [record for record in found if record["kind"] == "stages"]
+    if staged:
+        rows = [[name, *(f"{r['figures'][name]:.1f}" for r in staged)] for name in staged[0]["figures"]]
+        modes = [f"ADE {record['settings']['attend']}" for record in staged]
+        parts.append(_table(["one core, microseconds a text", *modes], rows))
+    return "\n\n".join(parts)
 
 
 def lookup(book: Book) -> str:

@@ -15,7 +15,7 @@ from ade.progress import Report, silent
 from benchmarks import records
 from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
 from benchmarks.context import run_context
-from benchmarks.growth import run_growth
+from benchmarks.growth import run_growth, run_stages
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.size import run_compression
@@ -32,6 +32,7 @@ KINDS = {
     "latency": run_latency,
     "throughput": run_throughput,
     "growth": run_growth,
+    "stages": run_stages,
     "lookup": run_lookup,
     "parameters": run_parameters,
 }

@@ -189,7 +189,8 @@ def growth() -> list[Run]:
     """How prediction grows with texts, length, K and k, and where its time goes."""
     distillation = ade_run("growth", "ag_news").settings["distillation"]
     settings = {"revision": REVISION, "data": "ag_news", "distillation": distillation}
-    return [Run("growth", "growth", {**settings, "attend": mode}) for mode in ("tokens", "gated")]
+    kinds = [(kind, mode) for kind in ("growth", "stages") for mode in ("tokens", "gated")]
+    return [Run("growth", kind, {**settings, "attend": mode}) for kind, mode in kinds]
 
 
 def lookup() -> list[Run]:

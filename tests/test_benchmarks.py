@@ -163,11 +163,12 @@ def test_growth_is_measured_stage_by_stage(places, tmp_path, monkeypatch, mode):
         monkeypatch.setattr(growth, name, small)
     monkeypatch.setattr(growth, "TOKENS", 100)
     settings = TABLES["growth"]()[mode].settings
-    run = Run("growth", "growth", {**settings, "distillation": {**settings["distillation"], "anchors": 16}})
-    assert reproduce([run], places, tmp_path / "results") == []
-    figures = records.load(tmp_path / "results")[0]["figures"]
+    small = {**settings, "distillation": {**settings["distillation"], "anchors": 16}}
+    runs = [Run("growth", kind, small) for kind in ("growth", "stages")]
+    assert reproduce(runs, places, tmp_path / "results") == []
+    figures, stages = (record["figures"] for record in records.load(tmp_path / "results"))
     assert [point["at"] for point in figures["texts"]] == [50, 150]
     assert all(point["resident_bytes"] > 1e6 for point in figures["texts"])
     assert all(point["microseconds"] > 0 for name in ("length", "anchors", "pairs") for point in figures[name])
     assert 0 < figures["hit_rate"] < 1
-    assert set(figures["stages"]) >= {"find rows", "gather, add positions", "attention", "gates, pooling"}
+    assert set(stages) >= {"find rows", "gather, add positions", "attention", "gates, pooling"}
