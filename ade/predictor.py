@@ -86,6 +86,15 @@ def tokenize(
     return np.concatenate(parts or [np.empty(0, np.int32)]), offsets
 
 
+def _alone() -> None:
+    """A forked child has none of the tokenizer's threads: waiting for them would never end."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alone)
+
+
 def cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,5 +1,6 @@
 import copy
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -154,7 +155,10 @@ def test_it_survives_a_fork_and_a_copy(folder):
         "if child == 0:\n    os._exit(0 if runtime.predict(texts) == before else 1)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    for parallel in ("true", "false"):
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": parallel}
+        done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False, env=environment)
+        assert done.returncode == 0
 
 
 def test_many_threads_may_ask(folder):
