@@ -30,7 +30,7 @@ from ade.settings import STRONG, Architecture, TrainingSettings
 CLIP = 1.0  # largest norm of the gradient
 EVALUATIONS = 20  # looks at the dev split in a run
 PATIENCE = 8  # looks without a better one before the run stops early
-HIGHEST_RATE = 3.5e-3  # that many classes may raise the rate to
+MOST_FOR_CLASSES = 5.0  # times the rate, however many classes
 DEV_SHARE, DEV_ROWS = 0.05, 2000  # what is held back from train where no dev split is given
 
 
@@ -153,7 +153,7 @@ def fitted(settings: TrainingSettings, data: Dataset, mean_length: float) -> Tra
     if not settings.fit_to_data:
         return settings
     rows, classes, preset = len(data), len(data.names), settings.epochs == STRONG.epochs and not settings.steps
-    rate = min(max(HIGHEST_RATE, settings.learning_rate), settings.learning_rate * (classes / 4) ** 0.8)
+    rate = settings.learning_rate * min(MOST_FOR_CLASSES, (classes / 4) ** 0.8)
     hidden = settings.token_dropout * min(1.0, mean_length / 40)
     if data.targets is not None:
         epochs = settings.epochs / 4 if preset else settings.epochs
