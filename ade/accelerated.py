@@ -31,9 +31,11 @@ class Accelerated:
         else:
             blocks = range(0, len(projection.counts), BLOCK)
             types = np.arange(len(projection.counts))
-            rows = torch.cat([torch.from_numpy(projection._rows(types[at : at + BLOCK])).to(dtype) for at in blocks])
+            rows = torch.cat(
+                [torch.from_numpy(projection.type_rows(types[at : at + BLOCK])).to(dtype) for at in blocks]
+            )
         longest = projection.longest * (self.most if self.expanded and not self.grouped else 1)
-        places = torch.from_numpy(projection._encoded(1 if self.fixed else longest))
+        places = torch.from_numpy(projection.place_table(1 if self.fixed else longest))
         self.folded = Folded(
             rows.to(device, dtype), places.to(device, dtype), projection.heads,
             projection.dim // projection.heads, 1 + projection.labels,

@@ -32,11 +32,11 @@ def speed(
         from benchmarks.accuracy import Places
         from benchmarks.records import device_of
         from benchmarks.reproduce import KINDS
-        from benchmarks.tables import TABLES
+        from benchmarks.tables import runs_of
     kind = "throughput" if device == "cpu" else "latency"
     places = Places(data_dir, teachers_dir, work_dir, device)
     with display.progress() as report:
-        figures, _ = KINDS[kind](TABLES[kind]()[0], places, report)
+        figures, _ = KINDS[kind](runs_of(kind)[0], places, report)
     machine = device_of(device)
     result = {"device": machine, "figures": figures}
     show(result, as_json, lambda to: display.speeds(to, figures, machine))

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
-from ade.teachers import read_tokenizer
+from ade.predictor import read_tokenizer
 
 MARKER = "codebook.json"
 TENSORS = "codebook.safetensors"

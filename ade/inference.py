@@ -17,12 +17,10 @@ from ade.distillation import resolve_device
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
 from ade.model import AdeForSequenceClassification
-from ade.predictor import Predictor
+from ade.predictor import MARKER, Predictor, read_tokenizer, reading_model
 from ade.projection import Projection
 from ade.runtime import Runtime
-from ade.teachers import read_tokenizer
 
-MARKER = "config.json"
 CACHED_TYPES = 65_536  # beside torch memory matters less: more token types are kept than in the light runtime
 
 
@@ -101,22 +99,13 @@ class Classifier(Predictor):
     def load(cls, folder: str | Path, device: str = "auto") -> "Classifier":
         """Read a model folder (safetensors only, no remote code)."""
         path = Path(folder)
-        if not (path / MARKER).is_file():
-            raise InputError(f"{path}: not a model folder (no {MARKER}); make one with 'ade train'")
-        if not (path / "tokenizer.json").is_file():
-            raise InputError(f"{path}: has no tokenizer.json")
-        try:
-            with quiet():
-                model, found = AdeForSequenceClassification.from_pretrained(
-                    path, use_safetensors=True, output_loading_info=True
-                )
-        except InputError:
-            raise
-        except Exception as error:  # whatever transformers and safetensors make of a foreign or broken folder
-            raise InputError(f"{path}: not a readable ADE model ({str(error).splitlines()[0]})") from None
+        with reading_model(path), quiet():
+            model, found = AdeForSequenceClassification.from_pretrained(
+                path, use_safetensors=True, output_loading_info=True
+            )
         if model.config.model_type != "ade" or any(found.values()):
             raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
-        return cls(model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json"))
+        return cls(model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json", model.config.vocab_size))
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
+from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -12,6 +14,7 @@ from tokenizers import Tokenizer
 from ade.errors import InputError
 from ade.progress import Report, silent
 
+MARKER = "config.json"  # what makes a folder a model folder
 CHUNK = 4096  # texts tokenized, and held while streaming, at a time
 
 
@@ -63,6 +66,37 @@ class Predictor(ABC):
             for start in range(0, max(1, len(texts)), CHUNK)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def read_tokenizer(path: Path, known: int | None = None) -> Tokenizer:
+    """A tokenizer.json; whatever is wrong with it is one clear error, as are more tokens than a model has `known`."""
+    if not path.is_file():
+        raise InputError(f"{path.parent}: has no {path.name}")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise InputError(f"{path}: not a readable tokenizer.json ({first_line(error)})") from None
+    if known is not None and tokenizer.get_vocab_size() > known:
+        raise InputError(f"{path}: knows {tokenizer.get_vocab_size():,} tokens, the model {known:,}")
+    return tokenizer
+
+
+@contextmanager
+def reading_model(folder: Path) -> Iterator[None]:
+    """Around the reading of a model folder: whatever is wrong with it is one clear error."""
+    if not (folder / MARKER).is_file():
+        raise InputError(f"{folder}: not a model folder (no {MARKER}); make one with 'ade train'")
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever the libraries make of a foreign or broken folder
+        raise InputError(f"{folder}: not a readable ADE model ({first_line(error)})") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def tokenize(

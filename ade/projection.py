@@ -50,10 +50,10 @@ class Projection:
         self.dim, self.heads = self.anchors.shape[1], int(config["num_attention_heads"])
         self.labels, self.most = len(state["classifier.weight"]), int(self.counts.max(initial=1))
         self.longest = int(config["max_tokens"])
-        self._fold(state)
+        centred = self.anchors - self.anchors.mean(1, keepdims=True)
+        self._fold(state, centred)
         self.lock = threading.RLock()  # one batch at a time: the cache changes hands
         self._positions(config)
-        centred = self.anchors - self.anchors.mean(1, keepdims=True)
         if self.attend == "anchors":  # each anchor is normalised by itself
             deviation = np.sqrt((centred**2).mean(1, keepdims=True) + EPSILON)
             self.anchor_rows = (centred / deviation * self.gain + self.shift) @ self.matrix.T  # (K, W)
@@ -66,7 +66,7 @@ class Projection:
 
     # -- folding -----------------------------------------------------------------------------------------------
 
-    def _fold(self, state: Mapping[str, np.ndarray]) -> None:
+    def _fold(self, state: Mapping[str, np.ndarray], centred: np.ndarray) -> None:
         """B (`matrix`) and its bias: [query, key, value parts of every head, pooler's score, class scores]."""
         dim, heads = self.dim, self.heads
         pooler, classifier = state["pooler.weight"][0].astype(np.float64), state["classifier.weight"].astype(np.float64)
@@ -95,7 +95,6 @@ class Projection:
                 self.gate_bias = (self.anchors @ output_bias / dim**0.5).astype(np.float32)  # (K,)
         self.matrix, self.bias = np.vstack(parts).astype(np.float32), np.concatenate(biases).astype(np.float32)
         if self.attend == "gated":  # what a recomposed token adds: (K, 1 + C) before the division by its deviation
-            centred = self.anchors - self.anchors.mean(1, keepdims=True)
             self.direct = (centred * self.gain) @ own.T.astype(np.float32)
             self.constant = (own @ self.shift).astype(np.float32)  # (1 + C,)
 
@@ -105,19 +104,18 @@ class Projection:
         scale = 0.0 if config["positions"] == "none" else float(config["position_scale"])
         self.fixed = scale == 0.0
         self._scale = scale
-        self._place = self._encoded(1 if self.fixed else 64)
+        self._place = self.place_table(1 if self.fixed else 64)
 
-    def _encoded(self, count: int) -> np.ndarray:
+    def place_table(self, count: int) -> np.ndarray:
+        """What `count` positions add to a row."""
         half = np.arange(0, self.dim, 2, dtype=np.float32)
         angle = np.arange(count, dtype=np.float32)[:, None] * np.exp(half * np.float32(-np.log(10000.0) / self.dim))
         encoded = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(count, -1)[:, : self.dim]
         return (self._scale * encoded) @ self.matrix.T + self.bias  # (count, W)
 
-    def _place_rows(self, positions: np.ndarray | slice, most: int) -> np.ndarray:
+    def _place_rows(self, positions: np.ndarray | slice) -> np.ndarray:
         """Rows of the position table; the only one where positions say nothing."""
-        if self.fixed:
-            return self._place
-        return self._place[positions]
+        return self._place if self.fixed else self._place[positions]
 
     # -- rows of token types -----------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class Projection:
         most = self.most
         return len(self.matrix) + (most * (2 + self.labels + most) if self.attend == "gated" else 0)
 
-    def _rows(self, types: np.ndarray) -> np.ndarray:
+    def type_rows(self, types: np.ndarray) -> np.ndarray:
         """All that is asked of token types (n,): the rows of the cache.
 
         LayerNorm divides by one number, the deviation of the composed row, which the Gram matrix of the token's own
@@ -174,7 +172,7 @@ class Projection:
     def _logits(self, ids: np.ndarray, offsets: np.ndarray, pool: ThreadPoolExecutor | None) -> np.ndarray:
         if len(offsets) <= 1:
             return np.empty((0, self.labels), dtype=np.float32)
-        source = ids if self.attend == "anchors" else self.cache.slots(ids, self._rows, pool)
+        source = ids if self.attend == "anchors" else self.cache.slots(ids, self.type_rows, pool)
         if source is None and len(offsets) == 2:
             raise ValueError(f"a text of more token types than are kept ({len(self.cache.rows):,})")
         if source is None:  # more types than the cache holds: one half after the other
@@ -187,16 +185,16 @@ class Projection:
         scores = np.empty((len(lengths), self.labels), dtype=np.float32)
         most = int((lengths if self.grouped else sizes).max())
         if not self.fixed and most > len(self._place):  # before several threads read it
-            self._place = self._encoded(2 ** int(np.ceil(np.log2(most))))
+            self._place = self.place_table(2 ** int(np.ceil(np.log2(most))))
 
         def compute(rows: np.ndarray) -> None:
-            elements, real = self._elements(source, offsets[rows], lengths[rows])
-            scores[rows] = self._pooled(elements, real)
+            elements, real = self.elements(source, offsets[rows], lengths[rows])
+            scores[rows] = self.pooled(elements, real)
 
         _each(compute, groups(sizes), pool)
         return scores
 
-    def _elements(self, source: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def elements(self, source: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of B, positions added, of everything attended over: (n, T, W); and which of them are real."""
         length = int(lengths.max())
         column = np.arange(length)
@@ -204,7 +202,7 @@ class Projection:
         found = source[np.where(real, starts[:, None] + column, starts[:, None])]  # (n, L)
         if self.attend != "anchors":
             rows = self.cache.rows[found]  # (n, L, W)
-            rows[..., : len(self.matrix)] += self._place_rows(slice(length), length)
+            rows[..., : len(self.matrix)] += self._place_rows(slice(length))
             return rows, real
         counts = self.counts[found] * real
         ends = counts.sum(1)  # (n,)
@@ -215,16 +213,16 @@ class Projection:
         position = word if self.grouped else np.arange(len(owner)) - np.repeat(np.cumsum(ends) - ends, ends)
         expanded = np.arange(int(ends.max())) < ends[:, None]  # (n, T)
         rows = np.zeros((*expanded.shape, self.anchor_rows.shape[1]), dtype=np.float32)
-        placed = self._place_rows(position, int(position.max()) + 1)
+        placed = self._place_rows(position)
         rows[expanded] = self.beta[slot][:, None] * self.anchor_rows[self.indices[slot]] + placed
         return rows, expanded
 
-    def _pooled(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
+    def pooled(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of groups of elements (n, T, W): attention, pooling, classifier."""
         own = rows[..., len(self.matrix) - 1 - self.labels : len(self.matrix)]  # (n, T, 1 + C)
         if not self.sat:
             return (self._pool(own[..., 0], real)[:, None] @ own[..., 1:])[:, 0]
-        heard = self._heard(rows, real)
+        heard = self.heard(rows, real)
         if self.attend == "gated":
             own = self._recomposed(rows, heard)
         if not self.wide:
@@ -235,7 +233,7 @@ class Projection:
         share = self._pool(own[..., 0] + heard @ self.after[:, 0], real)[:, None]  # (n, 1, T)
         return (share @ own[..., 1:])[:, 0] + (share @ heard)[:, 0] @ self.after[:, 1:]
 
-    def _heard(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
+    def heard(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
         """What each element hears, per head: (n, T, H, values)."""
         count, length, _ = rows.shape
         dim, heads = self.dim, self.heads
@@ -282,7 +280,7 @@ class Projection:
         gate = (1 + np.tanh(score / 2))[..., None, :]  # (n, T, 1, k): twice the logistic function
         variance = (gate @ gram @ gate.swapaxes(2, 3))[..., 0]  # (n, T, 1)
         added = (gate @ own)[..., 0, :] / np.sqrt(np.maximum(variance, 0) + EPSILON) + self.constant
-        return added + self._place_rows(slice(length), length)[..., begin - 1 - self.labels : begin]
+        return added + self._place_rows(slice(length))[..., begin - 1 - self.labels : begin]
 
     def _pool(self, score: np.ndarray, real: np.ndarray) -> np.ndarray:
         """The share of each element in the pooled vector: (n, T)."""

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, deserialize
+from safetensors import deserialize
 from tokenizers import Tokenizer
 
 from ade.errors import InputError
-from ade.predictor import Predictor, cores
+from ade.predictor import MARKER, Predictor, cores, read_tokenizer, reading_model
 from ade.projection import CACHED_TYPES, Projection
 
 try:
@@ -25,7 +25,6 @@ try:
 except ImportError:  # it is slower without, and that is all
     ThreadpoolController = None
 
-MARKER = "config.json"
 FEW = 16  # texts that are not worth a second thread
 KINDS = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
@@ -92,29 +91,14 @@ class Runtime(Predictor):
     def load(cls, folder: str | Path, threads: int = 0, cached_types: int = CACHED_TYPES) -> "Runtime":
         """Read a model folder; `threads` 0 for every core, `cached_types` token types are kept ready."""
         path = Path(folder)
-        if not (path / MARKER).is_file():
-            raise InputError(f"{path}: not a model folder (no {MARKER}); make one with 'ade train'")
-        if not (path / "tokenizer.json").is_file():
-            raise InputError(f"{path}: has no tokenizer.json")
-        try:
+        with reading_model(path):
             config = json.loads((path / MARKER).read_text("utf8"))
             if config.get("model_type") != "ade":
                 raise InputError(f"{path}: not an ADE model (its model_type is {config.get('model_type')})")
             projection = Projection(config, _read_state(path / "model.safetensors"), cached_types)
             given = config.get("id2label") or {}  # transformers leaves out names nobody gave
             names = tuple(given.get(str(i), f"LABEL_{i}") for i in range(projection.labels))
-        except InputError:
-            raise
-        except (KeyError, ValueError, IndexError, OSError, SafetensorError, AttributeError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise InputError(f"{path}: not a readable ADE model ({first})") from None
-        try:
-            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-        except Exception as error:  # what tokenizers makes of a broken file has no type of its own
-            raise InputError(f"{path}: its tokenizer.json cannot be read ({str(error).splitlines()[0]})") from None
-        if tokenizer.get_vocab_size() > len(projection.counts):
-            known = f"{tokenizer.get_vocab_size():,} tokens, the model {len(projection.counts):,}"
-            raise InputError(f"{path}: its tokenizer knows {known}")
+        tokenizer = read_tokenizer(path / "tokenizer.json", len(projection.counts))
         return cls(projection, tokenizer, names, threads)
 
 

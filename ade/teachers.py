@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
 from ade.errors import InputError
+from ade.predictor import read_tokenizer
 
 DEFAULT_TEACHER = "wordllama"
 TEXT_VECTORS = (".txt", ".vec", ".txt.gz", ".vec.gz")
@@ -77,14 +78,6 @@ def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
     if (folder / "config.json").exists():
         return _read_model_embeddings(folder), tokenizer
     raise InputError(f"{folder}: holds neither embeddings.safetensors, embeddings.npy nor a Hugging Face config.json")
-
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer.json; whatever is wrong with it is one clear error."""
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more precise
-        raise InputError(f"{path}: not a readable tokenizer.json ({error})") from None
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:

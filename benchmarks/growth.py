@@ -109,15 +109,15 @@ def stages(runtime: Runtime, texts: list[str]) -> dict[str, float]:
         return found
 
     lap("tokenizer (every core)", lambda: tokenize(runtime.tokenizer, texts, runtime.max_tokens))
-    source = lap("find rows", lambda: projection.cache.slots(ids, projection._rows))
+    source = lap("find rows", lambda: projection.cache.slots(ids, projection.type_rows))
     if source is None:
         raise InputError("the texts have more token types than the cache holds")
     lengths = np.diff(offsets)
     for chosen in groups(lengths):
         elements, real = lap(
-            "gather, add positions", partial(projection._elements, source, offsets[chosen], lengths[chosen])
+            "gather, add positions", partial(projection.elements, source, offsets[chosen], lengths[chosen])
         )
-        lap("attention", partial(projection._heard, elements, real))
-        lap("attention, gates, pooling", partial(projection._pooled, elements, real))
+        lap("attention", partial(projection.heard, elements, real))
+        lap("attention, gates, pooling", partial(projection.pooled, elements, real))
     taken["gates, pooling"] = max(0.0, taken.pop("attention, gates, pooling") - taken["attention"])
     return taken

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import FP32, Run
-from benchmarks.tables import ANCHORS, PEERS, SEEDS, TABLES, ade_run, peer_run
+from benchmarks.book import SHORT, Book
+from benchmarks.tables import TABLES
 
 FOLDER = Path(__file__).parent / "plots"
 
@@ -19,7 +19,7 @@ def draw(found: list[dict[str, Any]]) -> None:
     pyplot.rcParams.update(
         {"figure.figsize": (7, 4.2), "axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
     )
-    by_key = {record["key"]: record for record in found}
+    book = Book(found)
     FOLDER.mkdir(exist_ok=True)
     for name, plot in (
         ("bytes", _bytes),
@@ -29,29 +29,24 @@ def draw(found: list[dict[str, Any]]) -> None:
         ("growth", _growth),
     ):
         figure, axes = pyplot.subplots()
-        if plot(axes, by_key):
+        if plot(axes, book):
             figure.tight_layout()
             figure.savefig(FOLDER / f"{name}.png", dpi=150, metadata={"Software": ""})
         pyplot.close(figure)
 
 
-def _points(by_key: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    runs: list[tuple[str, list[Run]]] = [
-        ("ADE strong", [ade_run("", "ag_news", "strong", 500, seed, attend="gated") for seed in SEEDS]),
-        ("ADE paper", [ade_run("", "ag_news", "paper", 500, seed) for seed in SEEDS]),
-    ]
-    runs += [(peer, [peer_run("", "ag_news", peer)]) for peer in PEERS]
+def _points(book: Book) -> list[tuple[str, dict[str, float]]]:
     points = []
-    for name, group in runs:
-        found = [by_key[run.key]["figures"] for run in group if run.key in by_key]
+    for name, row in TABLES["classification"]().items():
+        found = book.of(row["ag_news"])
         if found:
-            points.append((name, {**found[0], "accuracy": sum(each["accuracy"] for each in found) / len(found)}))
-    measured_at = [by_key[run.key]["figures"] for run in TABLES["throughput"]() if run.key in by_key]
-    rates: dict[str, Any] = measured_at[0] if measured_at else {}
-    for name, figures in points:
-        measured = {"ADE strong": "ADE gated", "ADE paper": "ADE tokens", "minilm-l6": FP32}.get(name)
-        if measured in rates:
-            figures["texts_per_second"] = rates[measured]["texts_per_second"]
+            figures = {**found[0]["figures"], "accuracy": sum(r["figures"]["accuracy"] for r in found) / len(found)}
+            points.append(
+                (
+                    SHORT.get(name, name.split(" (")[0].replace("preset ", "")),
+                    {**figures, "texts_per_second": book.rate_of(found[0])},
+                )
+            )
     return points
 
 
@@ -60,36 +55,35 @@ def _scatter(axes: Any, points: list[tuple[str, dict[str, float]]], across: str,
     for name, figures in shown:
         ours = name.startswith("ADE")
         axes.scatter(figures[across], 100 * figures["accuracy"], s=60, color="#c0392b" if ours else "#34495e", zorder=3)
-        axes.annotate(name, (figures[across], 100 * figures["accuracy"]), xytext=(6, 5), textcoords="offset points")
+        axes.annotate(
+            name,
+            (figures[across], 100 * figures["accuracy"]),
+            xytext=(6, -12 if name.endswith("tokens") else 5),
+            textcoords="offset points",
+        )
     axes.set(xscale="log", xlabel=label, ylabel="accuracy on AG News, %")
     axes.grid(alpha=0.25)
     axes.margins(x=0.18, y=0.15)
     return len(shown) > 1
 
 
-def _bytes(axes: Any, by_key: dict[str, Any]) -> bool:
-    return _scatter(axes, _points(by_key), "bytes", "bytes on disk")
+def _bytes(axes: Any, book: Book) -> bool:
+    return _scatter(axes, _points(book), "bytes", "bytes on disk")
 
 
-def _speed(axes: Any, by_key: dict[str, Any]) -> bool:
-    return _scatter(axes, _points(by_key), "texts_per_second", "texts a second from raw text, 2 CPU cores")
+def _speed(axes: Any, book: Book) -> bool:
+    return _scatter(axes, _points(book), "texts_per_second", "texts a second from raw text, 2 CPU cores")
 
 
-def _anchors(axes: Any, by_key: dict[str, Any]) -> bool:
+def _anchors(axes: Any, book: Book) -> bool:
     drawn = False
-    for preset, colour in (("strong", "#c0392b"), ("paper", "#34495e")):
-        for on, style in ((True, "-o"), (False, "--o")):
-            line = []
-            for k in ANCHORS:
-                runs = [ade_run("", "ag_news", preset, k, seed, sat=on) for seed in SEEDS]
-                found = [100 * by_key[run.key]["figures"]["accuracy"] for run in runs if run.key in by_key]
-                if found:
-                    line.append((k, sum(found) / len(found)))
-            if line:
-                axes.plot(
-                    *zip(*line, strict=True), style, color=colour, label=f"{preset}, {'with' if on else 'without'} SAT"
-                )
-                drawn = True
+    for name, row in TABLES["sat"]().items():
+        found = {int(k): [100 * record["figures"]["accuracy"] for record in book.of(runs)] for k, runs in row.items()}
+        line = [(k, sum(values) / len(values)) for k, values in found.items() if values]
+        if line:
+            style = "--o" if "without" in name else "-o"
+            axes.plot(*zip(*line, strict=True), style, color="#c0392b" if "strong" in name else "#34495e", label=name)
+            drawn = True
     axes.set(xlabel="anchors K", ylabel="accuracy on AG News, %")
     axes.grid(alpha=0.25)
     if drawn:
@@ -97,8 +91,8 @@ def _anchors(axes: Any, by_key: dict[str, Any]) -> bool:
     return drawn
 
 
-def _cosine(axes: Any, by_key: dict[str, Any]) -> bool:
-    found = [by_key[run.key]["figures"] | run.settings for run in TABLES["compression"]() if run.key in by_key]
+def _cosine(axes: Any, book: Book) -> bool:
+    found = [record["figures"] | record["settings"] for record in book.table("compression")]
     line = [(figures["bytes"] / 128_100, figures["cosine"], figures["anchors"]) for figures in found]
     for size, cosine, count in line:
         axes.scatter(size, cosine, s=60, color="#c0392b", zorder=3)
@@ -109,8 +103,8 @@ def _cosine(axes: Any, by_key: dict[str, Any]) -> bool:
     return bool(line)
 
 
-def _growth(axes: Any, by_key: dict[str, Any]) -> bool:
-    found = [by_key[run.key] for run in TABLES["growth"]() if run.key in by_key and run.kind == "growth"]
+def _growth(axes: Any, book: Book) -> bool:
+    found = [record for record in book.table("growth") if record["kind"] == "growth"]
     for record in found:
         for name, style in (("length", "-o"), ("anchors", "--s"), ("pairs", ":^")):
             points = record["figures"][name]

@@ -20,7 +20,7 @@ from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.size import run_compression
 from benchmarks.speed import run_latency, run_lookup, run_parameters
-from benchmarks.tables import TABLES, quick
+from benchmarks.tables import TABLES, quick, runs_of
 from benchmarks.throughput import run_throughput
 
 KINDS = {
@@ -52,9 +52,7 @@ def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tupl
     """The runs that are still to be made, and roughly how many seconds they will take."""
     if table is not None and table not in TABLES:
         raise InputError(f"no table '{table}'; there are {', '.join(TABLES)}")
-    wanted = (
-        quick() if only_quick else [run for name, make in TABLES.items() if table in (None, name) for run in make()]
-    )
+    wanted = quick() if only_quick else [run for name in TABLES if table in (None, name) for run in runs_of(name)]
     known = records.load(folder)
     # Accuracy is the same on any device, so one record will do; a latency belongs to the device it was measured on.
     done = {record["key"] for record in known if record["kind"] != "latency" or record["device"]["kind"] == device}

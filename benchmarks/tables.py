@@ -7,6 +7,7 @@ from typing import Any
 from ade.settings import PRESETS, Architecture, DistillationSettings, TeachingSettings
 from benchmarks.records import Run
 
+Grid = dict[str, dict[str, list[Run]]]  # row, column, the runs whose mean stands there
 REVISION = 1  # raise when a change to the model or the solvers changes results: every run that uses them is made anew
 TEACHER = "deberta-v3-xsmall"
 ANCHORS = (100, 200, 300, 500, 700)
@@ -33,6 +34,7 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # training setti
     "tokens in place of gated" if ATTEND == "gated" else "gated in place of tokens": (
         {}, {"attend": "tokens" if ATTEND == "gated" else "gated"}),
 }  # fmt: skip
+ABLATED = ("ag_news", "wordnet")
 QUICK_ROWS = 400  # rows of each split in the quick harness
 
 
@@ -43,9 +45,7 @@ def ade_run(
     teacher = shape.pop("teacher", TEACHER)
     training = asdict(replace(PRESETS[preset], seed=seed))
     training.pop("device")
-    shape = {"attend": "tokens", "pooling": "attention", **shape}
-    if shape["pooling"] == "mean":  # Anchor & Transform: the weights belong to the type and stay
-        training["train_weights"] = False
+    shape = {"attend": "tokens", **shape}
     distillation = asdict(DistillationSettings(anchors=anchors))
     distillation.pop("device")
     architecture = asdict(Architecture(**shape))
@@ -67,162 +67,166 @@ def changed(run: Run, training: Mapping[str, Any] | None = None, **settings: Any
     return Run(run.table, run.kind, {**run.settings, **trained, **settings})
 
 
+def static_run(table: str, data: str) -> Run:
+    """Anchor & Transform: no attention, the weights belong to the type and stay."""
+    return changed(ade_run(table, data, sat=False, pooling="mean"), {"train_weights": False})
+
+
 def taught_run(run: Run, **teaching: Any) -> Run:
     """The run with a fine-tuned encoder teaching."""
     return changed(run, encoder=ENCODER, teaching=asdict(TeachingSettings(**teaching)))
 
 
-def classification() -> list[Run]:
+def seeds(table: str, data: str, **settings: Any) -> list[Run]:
+    """One cell of a table: the same run with every seed."""
+    return [ade_run(table, data, seed=seed, **settings) for seed in SEEDS]
+
+
+def classification() -> Grid:
     """The paper's Table 1, ours and the peers."""
-    name, runs = "classification", []
-    for data in DATA:
-        for seed in SEEDS:
-            runs += [ade_run(name, data, "strong", 500, seed, attend=mode) for mode in ("gated", "tokens")]
-            runs += [ade_run(name, data, "paper", 500, seed)]
-        runs += [ade_run(name, data, "strong", 500, 0, sat=False, pooling="mean")]
-        runs += [peer_run(name, data, peer) for peer in PEERS]
-    return runs
+    name = "classification"
+    grid: Grid = {
+        "ADE, preset strong, gated (default)": {data: seeds(name, data, attend="gated") for data in DATA},
+        "ADE, preset strong, tokens": {data: seeds(name, data) for data in DATA},
+        "ADE, preset paper": {data: seeds(name, data, preset="paper") for data in DATA},
+        "Anchor & Transform (no SAT, mean pooling)": {data: [static_run(name, data)] for data in DATA},
+    }
+    return grid | {peer: {data: [peer_run(name, data, peer)] for data in DATA} for peer in PEERS}
 
 
-def accuracy() -> list[Run]:
+def accuracy() -> Grid:
     """Every data set, one preset: alone, taught by a fine-tuned encoder, and the peers."""
-    name, runs = "accuracy", []
+    name, grid = "accuracy", {}
     for data, teacher in (*((data, TEACHER) for data in EVERY), ("wordnet", "wordllama")):
-        for seed in SEEDS:
-            plain = ade_run(name, data, seed=seed, attend=ATTEND, teacher=teacher)
-            runs += [plain, taught_run(plain)]
-    return runs + [peer_run(name, data, peer) for data in EVERY for peer in PEERS]
+        plain = seeds(name, data, attend=ATTEND, teacher=teacher)
+        row = {"ADE": plain, "ADE, taught": [taught_run(run) for run in plain]}
+        row |= {peer: [peer_run(name, data, peer)] for peer in PEERS}
+        grid[data if teacher == TEACHER else f"{data} ({teacher})"] = row
+    return grid
 
 
-def few() -> list[Run]:
+def few() -> Grid:
     """AG News with a handful of rows of each class."""
-    runs = []
+    grid: Grid = {}
     for count in FEW:
-        for seed in SEEDS:
-            for teacher in (TEACHER, ENCODER + CONTEXTUAL):
-                run = ade_run("few", "ag_news", seed=seed, attend=ATTEND, teacher=teacher)
-                runs.append(changed(run, per_class=count))
-            for peer in ("tfidf", "model2vec"):
-                runs.append(changed(peer_run("few", "ag_news", peer, seed), per_class=count))
-    return runs
+        row = {
+            "ADE (DeBERTa's table)": seeds("few", "ag_news", attend=ATTEND),
+            "ADE (MiniLM, contextual)": seeds("few", "ag_news", attend=ATTEND, teacher=ENCODER + CONTEXTUAL),
+        } | {peer: [peer_run("few", "ag_news", peer, seed) for seed in SEEDS] for peer in ("tfidf", "model2vec")}
+        grid[str(count)] = {name: [changed(run, per_class=count) for run in runs] for name, runs in row.items()}
+    return grid
 
 
-def ablation() -> list[Run]:
+def ablation() -> Grid:
     """What each ingredient of the preset is worth: one left out at a time."""
-    runs = []
-    for data in ("ag_news", "wordnet"):
-        for training, shape in LEFT_OUT.values():
-            runs.append(changed(ade_run("ablation", data, **{"attend": ATTEND, **shape}), training))
-        runs += [taught_run(runs[-len(LEFT_OUT)], **kind) for kind in ({}, {"variants": 0})]
-    return runs
+    grid: Grid = {}
+    for name, (training, shape) in LEFT_OUT.items():
+        shape = {"attend": ATTEND, **shape}
+        grid[name] = {data: [changed(ade_run("ablation", data, **shape), training)] for data in ABLATED}
+    whole = grid["the preset"]
+    for name, teaching in (("taught", {}), ("taught, no variants of the texts", {"variants": 0})):
+        grid[name] = {data: [taught_run(run, **teaching) for run in runs] for data, runs in whole.items()}
+    return grid
 
 
-def context() -> list[Run]:
+def context() -> Grid:
     """Words in context: does `gated`, trained on glosses, tell senses apart?"""
-    runs = []
-    for seed in SEEDS:
-        settings = dict(ade_run("context", "wordnet", seed=seed, attend="gated").settings)
-        runs.append(Run("context", "context", settings))
-    return runs
+    runs = seeds("context", "wordnet", attend="gated")
+    return one(*(Run("context", "context", run.settings) for run in runs))
 
 
-def sat() -> list[Run]:
+def sat() -> Grid:
     """With and without SAT over the number of anchors, AG News, both presets."""
-    grid = [(preset, k, on) for preset in ("strong", "paper") for k in ANCHORS for on in (True, False)]
-    return [ade_run("sat", "ag_news", preset, k, seed, sat=on) for preset, k, on in grid for seed in SEEDS]
+    return {
+        f"{preset}, {'with' if on else 'without'} SAT": {
+            str(k): seeds("sat", "ag_news", preset=preset, anchors=k, sat=on) for k in ANCHORS
+        }
+        for preset in ("strong", "paper")
+        for on in (True, False)
+    }
 
 
-def anchors() -> list[Run]:
+def anchors() -> Grid:
     """The number of anchors on DBpedia-14."""
-    return [ade_run("anchors", "dbpedia_14", "strong", k, seed) for k in ANCHORS for seed in SEEDS]
+    return {"strong": {str(k): seeds("anchors", "dbpedia_14", anchors=k) for k in ANCHORS}}
 
 
-def attend() -> list[Run]:
+def attend() -> Grid:
     """The three readings of the paper."""
-    return [
-        ade_run("attend", "ag_news", seed=seed, attend=mode)
-        for mode in ("tokens", "gated", "anchors")
-        for seed in SEEDS
-    ]
+    return {mode: {"": seeds("attend", "ag_news", attend=mode)} for mode in ("tokens", "gated", "anchors")}
 
 
-def gpe() -> list[Run]:
+def gpe() -> Grid:
     """Grouped positions, one each, none."""
-    kinds = [("anchors", "grouped"), ("anchors", "each"), ("anchors", "none")]
-    kinds += [(mode, positions) for mode in ("tokens", "gated") for positions in ("grouped", "none")]
-    return [
-        ade_run("gpe", "ag_news", seed=seed, attend=mode, positions=positions)
-        for mode, positions in kinds
-        for seed in SEEDS
-    ]
+    grid: Grid = {}
+    for mode in ("anchors", "tokens", "gated"):
+        kinds = ("grouped", "each", "none") if mode == "anchors" else ("grouped", "none")
+        grid[mode] = {kind: seeds("gpe", "ag_news", attend=mode, positions=kind) for kind in kinds}
+    return grid
 
 
-def compression() -> list[Run]:
+def compression() -> Grid:
     """The teacher's table against codebooks."""
-    return [
-        Run("compression", "compression", {"revision": REVISION, "teacher": TEACHER, "anchors": k}) for k in ANCHORS
-    ]
+    settings = {"revision": REVISION, "teacher": TEACHER}
+    return one(*(Run("compression", "compression", {**settings, "anchors": k}) for k in ANCHORS))
 
 
-def parameters() -> list[Run]:
+def parameters() -> Grid:
     """Component by component."""
-    return [Run("parameters", "parameters", {"dim": 768, "labels": 4, "anchors": 100})]
+    return one(Run("parameters", "parameters", {"dim": 768, "labels": 4, "anchors": 100}))
 
 
-def latency() -> list[Run]:
+def latency() -> Grid:
     """Batch 32 x 128 tokens at width 768, everything in one process, one after the other."""
-    return [
-        Run(
-            "latency",
-            "latency",
-            {"revision": REVISION, "batch": 32, "length": 128, "dim": 768, "anchors": 500, "pairs": 8},
-        )
-    ]
+    shape = {"batch": 32, "length": 128, "dim": 768, "anchors": 500, "pairs": 8}
+    return one(Run("latency", "latency", {"revision": REVISION, **shape}))
 
 
-def throughput() -> list[Run]:
+def throughput() -> Grid:
     """AG News test texts, raw text to label, on a CPU: what a user waits for; everything in one process."""
-    return [Run("throughput", "throughput", {"revision": REVISION, "data": "ag_news"})]
+    return one(Run("throughput", "throughput", {"revision": REVISION, "data": "ag_news"}))
 
 
-def growth() -> list[Run]:
+def growth() -> Grid:
     """How prediction grows with texts, length, K and k, and where its time goes."""
     distillation = ade_run("growth", "ag_news").settings["distillation"]
     settings = {"revision": REVISION, "data": "ag_news", "distillation": distillation}
-    kinds = [(kind, mode) for kind in ("growth", "stages") for mode in ("tokens", "gated")]
-    return [Run("growth", kind, {**settings, "attend": mode}) for kind, mode in kinds]
+    return {
+        kind: {mode: [Run("growth", kind, {**settings, "attend": mode})] for mode in ("tokens", "gated")}
+        for kind in ("growth", "stages")
+    }
 
 
-def lookup() -> list[Run]:
+def lookup() -> Grid:
     """Four ways to look a token up, as N, K and k grow."""
     shapes = [(n, 500, 8) for n in (1_000, 8_000, 32_000)] + [(8_000, k, 8) for k in (100, 2_000)]
     shapes += [(8_000, 500, k) for k in (2, 32)]
-    return [Run("lookup", "lookup", {"vocabulary": n, "anchors": k, "pairs": p, "dim": 64}) for n, k, p in shapes]
+    settings = [{"vocabulary": n, "anchors": k, "pairs": p, "dim": 64} for n, k, p in shapes]
+    return one(*(Run("lookup", "lookup", each) for each in settings))
 
 
-def demo() -> list[Run]:
+def demo() -> Grid:
     """The main job of `make run`."""
-    return [Run("demo", "demo", {"revision": REVISION, "seed": 0, "epochs": 4.0})]
+    return one(Run("demo", "demo", {"revision": REVISION, "seed": 0, "epochs": 4.0}))
 
 
-TABLES: dict[str, Callable[[], list[Run]]] = {
-    "demo": demo,
-    "classification": classification,
-    "accuracy": accuracy,
-    "few": few,
-    "ablation": ablation,
-    "context": context,
-    "sat": sat,
-    "anchors": anchors,
-    "attend": attend,
-    "gpe": gpe,
-    "compression": compression,
-    "parameters": parameters,
-    "latency": latency,
-    "throughput": throughput,
-    "growth": growth,
-    "lookup": lookup,
-}
+def one(*runs: Run) -> Grid:
+    """A table whose report makes its own rows of its runs."""
+    return {"": {"": list(runs)}}
+
+
+TABLES: dict[str, Callable[[], Grid]] = {
+    table.__name__: table
+    for table in (
+        demo, classification, accuracy, few, ablation, context, sat, anchors, attend, gpe,
+        compression, parameters, latency, throughput, growth, lookup,
+    )
+}  # fmt: skip
+
+
+def runs_of(table: str) -> list[Run]:
+    """All runs of a table."""
+    return [run for row in TABLES[table]().values() for runs in row.values() for run in runs]
 
 
 def quick() -> list[Run]:
@@ -237,6 +241,6 @@ def quick() -> list[Run]:
     ):
         distillation = {**run.settings["distillation"], "anchors": 64, "rounds": 2}
         runs.append(changed(run, short, distillation=distillation))
-    runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *parameters()]
+    runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *runs_of("parameters")]
     runs.append(Run("lookup", "lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}))
     return runs

@@ -1,0 +1,217 @@
+"""One function a table of `tables.py`, of the same name: its records as text, empty where there are none."""
+
+from benchmarks import paper
+from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, seconds, size
+from benchmarks.records import FP32, INT8, LIMIT
+from benchmarks.tables import ANCHORS, TABLES
+
+
+def grid(book: Book, table: str, corner: str, more: list[list[str]] | None = None) -> str:
+    """A table of accuracies as `tables.py` lays it out; cells that are not asked for stay empty."""
+    asked = TABLES[table]()
+    columns = list(dict.fromkeys(column for row in asked.values() for column in row))
+    rows = [
+        [NAMES.get(name, name), *(percent(book.of(row[column])) if column in row else "" for column in columns)]
+        for name, row in asked.items()
+    ]
+    return markdown(
+        [corner, *(SHORT.get(column) or NAMES.get(column, column) for column in columns)], rows + (more or [])
+    )
+
+
+def classification(book: Book) -> str:
+    """Table 1, ours and the peers, with the paper's rows below."""
+    asked, parts = TABLES["classification"](), []
+    for data in paper.CLASSIFICATION:
+        rows = []
+        for name, row in asked.items():
+            found = book.of(row[data])
+            if found:
+                rate = book.rate_of(found[0])
+                cells = [percent(found, figure) for figure in ("accuracy", "macro_f1", "precision", "recall")]
+                cost = [size(found[0]["figures"]["bytes"]), seconds(found), "-" if rate is None else f"{rate:,.0f}"]
+                rows.append([NAMES.get(name, name), f"{found[0]['data']['train_rows']:,}", *cells, *cost])
+        for name, (accuracy, f1) in paper.CLASSIFICATION[data].items():
+            figures = [f"{accuracy:.2f}", "-" if f1 is None else f"{f1:.2f}"]
+            rows.append([f"paper: {name}", f"{paper.ROWS[data]:,}", *figures, "-", "-", "-", "-", "-"])
+        header = [NAMES[data], "rows", "accuracy", "macro F1", "precision", "recall", "size", "training", "texts/s"]
+        parts.append(markdown(header, rows))
+    return "\n\n".join(parts)
+
+
+def accuracy(book: Book) -> str:
+    """Every data set, one preset; then bytes and training time in the same order."""
+    figures, costs = [], []
+    for data, row in TABLES["accuracy"]().items():
+        cells = [book.of(runs) for runs in row.values()]
+        header = ["", "rows", *(SHORT.get(name, name) for name in row)]
+        count = next((f"{found[0]['data']['train_rows']:,}" for found in cells if found), "-")
+        figures.append([NAMES[data], count, *(percent(found) for found in cells)])
+        costs.append([NAMES[data], count, *(_cost(found) for found in cells)])
+    return f"{markdown(header, figures)}\n\n{markdown(header, costs)}"
+
+
+def _cost(found: list[Record]) -> str:
+    return "-" if not found else f"{size(found[0]['figures']['bytes'])}, {seconds(found)}"
+
+
+def few(book: Book) -> str:
+    """A handful of rows a class."""
+    return grid(book, "few", "AG News, rows a class")
+
+
+def ablation(book: Book) -> str:
+    """One ingredient left out at a time."""
+    return grid(book, "ablation", "preset strong, seed 0")
+
+
+def context(book: Book) -> str:
+    """Words in context."""
+    found = book.table("context")
+    rows = [
+        [way, *(mean([100 * record["figures"][way][name] for record in found], 1) for name in ("scws", "wic"))]
+        for way in (found[0]["figures"] if found else ())
+    ]
+    return markdown(["gated, trained on glosses", "SCWS, Spearman x 100", "WiC dev, accuracy"], rows)
+
+
+def sat(book: Book) -> str:
+    """With and without SAT over K."""
+    theirs = [
+        [f"paper's figures, {'with' if on else 'without'} SAT", *(f"{paper.SAT[on][k]:.2f}" for k in ANCHORS)]
+        for on in (True, False)
+    ]
+    return grid(book, "sat", "AG News, accuracy at K", theirs)
+
+
+def anchors(book: Book) -> str:
+    """K on DBpedia-14."""
+    theirs = ["paper's figures", *(f"{paper.ANCHORS[k]:.2f}" for k in ANCHORS)]
+    return grid(book, "anchors", "DBpedia-14, accuracy at K", [theirs])
+
+
+def attend(book: Book) -> str:
+    """The three readings."""
+    rows = []
+    for mode, row in TABLES["attend"]().items():
+        found = book.of(row[""])
+        rows.append([mode, percent(found), percent(found, "macro_f1"), seconds(found)])
+    return markdown(["AG News, preset strong", "accuracy", "macro F1", "training"], rows)
+
+
+def gpe(book: Book) -> str:
+    """Positions."""
+    return grid(book, "gpe", "AG News, preset strong")
+
+
+def compression(book: Book) -> str:
+    """Bytes and cosine over K."""
+    rows = []
+    for record in book.table("compression"):
+        figures, k = record["figures"], record["settings"]["anchors"]
+        theirs = f"{paper.STORAGE[k]:.2f}" if k in paper.STORAGE else "-"
+        mib = figures["paper_width_bytes"] / 2**20
+        cells = [
+            size(figures["bytes"]),
+            f"{figures['ratio']:.1f}x",
+            f"{figures['cosine']:.3f}",
+            f"{figures['cosine_p5']:.3f}",
+        ]
+        rows.append([str(k), *cells, f"{mib:.2f}", f"{figures['paper_width_ratio']:.1f}x", theirs])
+    header = ["K", "on disk, d=384", "ratio", "cosine", "cosine 5%", "MiB at d=768", "ratio at d=768", "paper's MiB"]
+    return markdown(header, rows)
+
+
+def parameters(book: Book) -> str:
+    """Component by component."""
+    rows = [
+        [name.replace("_", " "), f"{record['figures'][name]:,}", f"{count:,}"]
+        for record in book.table("parameters")
+        for name, count in paper.PARAMETERS.items()
+    ]
+    return markdown(["component", "ours", "paper"], rows)
+
+
+def latency(book: Book) -> str:
+    """Forward passes, every device there is."""
+    parts = []
+    keys = {record["key"] for record in book.table("latency")}
+    for record in book.all:
+        if record["key"] in keys:
+            base = record["figures"]["DeBERTa-v3-base"]["eager_fp32"]["ms"]
+            rows = []
+            for name, figures in record["figures"].items():
+                compiled = figures.get("compiled_bf16")
+                eager = figures["eager_fp32"]["ms"]
+                cells = [f"{eager:.2f}", "-" if compiled is None else f"{compiled['ms']:.2f}", f"{base / eager:.1f}x"]
+                rows.append([name, f"{figures['parameters'] / 1e6:.1f} M", *cells])
+            header = [record["device"]["name"], "parameters", "eager fp32, ms", "compiled bf16, ms", "speed-up, eager"]
+            parts.append(markdown(header, rows))
+    return "\n\n".join(parts)
+
+
+def throughput(book: Book) -> str:
+    """Raw text to label."""
+    return "\n\n".join(speeds(record["figures"], record["device"]) for record in book.table("throughput"))
+
+
+def speeds(figures: Record, device: Record) -> str:
+    """One run of `run_throughput` as a table."""
+    plain, quantised, limit = (figures[name]["texts_per_second"] for name in (FP32, INT8, LIMIT))
+    rows = []
+    for name, figure in figures.items():
+        rate = figure["texts_per_second"]
+        ratios = [f"{rate / plain:.1f}x", f"{rate / quantised:.1f}x", f"{100 * rate / limit:.0f}%"]
+        rows.append([name, f"{rate:,.0f}", *ratios, f"{figure['one_ms']:.2f} ms"])
+    header = ["against MiniLM-L6 fp32", "against int8", "of the tokenizer's rate", "one text"]
+    return markdown([f"{device['name']}, {device['threads']} cores", "texts/s", *header], rows)
+
+
+def growth(book: Book) -> str:
+    """Texts, and the stages of one pass."""
+    asked, parts = TABLES["growth"](), []
+    grown = [record for runs in asked["growth"].values() for record in book.of(runs)]
+    if grown:
+        rows = []
+        for place, first in enumerate(grown[0]["figures"]["texts"]):
+            cells = []
+            for record in grown:
+                figure = record["figures"]["texts"][place]
+                cells += [f"{1e6 * figure['seconds'] / figure['at']:.0f}", size(figure["resident_bytes"])]
+            rows.append([f"{first['at']:,} texts", *cells])
+        modes = [cell for record in grown for cell in (f"ADE {record['settings']['attend']}", "")]
+        parts.append(markdown(["microseconds a text, memory held", *modes], rows))
+    staged = [record for runs in asked["stages"].values() for record in book.of(runs)]
+    if staged:
+        rows = [[name, *(f"{r['figures'][name]:.1f}" for r in staged)] for name in staged[0]["figures"]]
+        modes = [f"ADE {record['settings']['attend']}" for record in staged]
+        parts.append(markdown(["one core, microseconds a text", *modes], rows))
+    return "\n\n".join(parts)
+
+
+def lookup(book: Book) -> str:
+    """Time and memory of the four look-ups."""
+    rows = []
+    for record in book.table("lookup"):
+        shape, figures = record["settings"], record["figures"]
+        cells = [f"{figures[way]['ms']:.2f} ms, {size(figures[way]['bytes'])}" for way in figures]
+        rows.append([f"{shape['vocabulary']:,} / {shape['anchors']:,} / {shape['pairs']}", *cells])
+    return markdown(["N / K / k", "projection", "two-stage", "flat table", "nn.Embedding"], rows)
+
+
+def demo(book: Book) -> str:
+    """The main job, as the terminal shows it."""
+    return "\n\n".join(_main_job(record["figures"]) for record in book.table("demo"))
+
+
+def _main_job(figures: Record) -> str:
+    lines = [f"{'WordNet glosses, 25 classes':<28}{'accuracy':>9}{'macro F1':>10}{'training':>10}{'size':>10}"]
+    for row in figures["results"]:
+        cells = f"{100 * row['accuracy']:>9.2f}{100 * row['macro_f1']:>10.2f}{row['seconds']:>8.0f} s"
+        lines.append(f"{row['name']:<28}{cells}{size(row['bytes']):>10}")
+    table, codebook = figures["table_bytes"], figures["codebook_bytes"]
+    lines += ["", f"Embedding table {size(table)}, codebook {size(codebook)}: {table / codebook:.1f}x smaller, "
+        f"mean cosine {figures['cosine']:.3f}.", "", "bank", "anchor  weight  nearest words"]  # fmt: skip
+    bank = next(word for word in figures["words"] if word["word"] == "bank")
+    lines += [f"{use['anchor']:>6}  {use['weight']:+.3f}  {', '.join(use['nearest'])}" for use in bank["anchors"][:4]]
+    return "```\n" + "\n".join(lines) + "\n```"
