@@ -35,15 +35,23 @@ class Encoded:
         """The same with the ids on a device."""
         return Encoded(self.ids.to(device), self.offsets)
 
-    def padded(self, rows: np.ndarray, length: int = 0, fill: int = 0) -> tuple[Tensor, Tensor]:
-        """The texts at these rows as (ids, mask), padded to the longest of them, or to a length of at least that."""
-        device = self.ids.device
-        starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
-        place = torch.from_numpy(np.stack([starts, lengths])).to(device, non_blocking=True)  # (2, B)
-        column = torch.arange(length or int(lengths.max()), device=device)
+    def place(self, rows: np.ndarray) -> np.ndarray:
+        """Where the texts at these rows start, and how long they are: (2, B)."""
+        starts = self.offsets[rows]
+        return np.stack([starts, self.offsets[rows + 1] - starts])
+
+    def cut(self, place: Tensor, length: int, fill: int = 0) -> tuple[Tensor, Tensor]:
+        """The texts at a place (2, B) on the device as (ids, mask), padded to a length of at least the longest."""
+        column = torch.arange(length, device=self.ids.device)
         mask = column < place[1].unsqueeze(1)  # (B, L)
         ids = self.ids[torch.where(mask, place[0].unsqueeze(1) + column, 0)].long()
         return torch.where(mask, ids, fill), mask
+
+    def padded(self, rows: np.ndarray, length: int = 0, fill: int = 0) -> tuple[Tensor, Tensor]:
+        """The texts at these rows as (ids, mask), padded to the longest of them, or to a length of at least that."""
+        place = self.place(rows)
+        on_device = torch.from_numpy(place).to(self.ids.device, non_blocking=True)
+        return self.cut(on_device, length or int(place[1].max()), fill)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Encoded:

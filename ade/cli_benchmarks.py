@@ -30,7 +30,7 @@ def speed(
     """ADE, MiniLM-L6 and the limit they are measured against, side by side in one process."""
     with _checkout():
         from benchmarks.accuracy import Places
-        from benchmarks.records import device_of
+        from benchmarks.records import LIMIT, device_of
         from benchmarks.reproduce import KINDS
         from benchmarks.tables import runs_of
     kind = "throughput" if device == "cpu" else "latency"
@@ -39,7 +39,10 @@ def speed(
         figures, _ = KINDS[kind](runs_of(kind)[0], places, report)
     machine = device_of(device)
     result = {"device": machine, "figures": figures}
-    show(result, as_json, lambda to: display.speeds(to, figures, machine))
+    if kind == "throughput":
+        show(result, as_json, lambda to: display.speeds(to, figures, machine, LIMIT))
+    else:
+        show(result, as_json, lambda to: display.latencies(to, figures, machine))
 
 
 @contextmanager

@@ -199,18 +199,28 @@ def reproduced(to: Console, result: Mapping[str, Any]) -> None:
         to.print(f"not made: {line}")
 
 
-def speeds(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]) -> None:
-    """One run of the speed benchmark: texts a second on a CPU, milliseconds of a batch on a GPU."""
-    where = f"{device['name']}, {device['threads']} cores" if "threads" in device else device["name"]
-    if "tokenizer alone" in figures:
-        limit = figures["tokenizer alone"]["texts_per_second"]
-        table = _table(where, "texts/s", "of the limit", "one text")
-        for name, each in figures.items():
-            rate = each["texts_per_second"]
-            table.add_row(name, f"{rate:,.0f}", f"{100 * rate / limit:.1f}%", f"{each['one_ms']:.2f} ms")
-    else:
-        kinds = ("eager_fp32", "compiled_bf16")
-        table = _table(where, *(kind.replace("_", " ") for kind in kinds))
-        for name, each in figures.items():
-            table.add_row(name, *(f"{each[kind]['ms']:.3f} ms" if kind in each else "-" for kind in kinds))
+def speeds(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any], limit: str) -> None:
+    """Texts a second on a CPU, beside those of the system that is the `limit`."""
+    most = figures[limit]["texts_per_second"]
+    table = _table(f"{device['name']}, {device['threads']} cores", "texts/s", "of the limit", "one text")
+    for name, each in figures.items():
+        rate = each["texts_per_second"]
+        table.add_row(name, f"{rate:,.0f}", f"{100 * rate / most:.1f}%", f"{each['one_ms']:.2f} ms")
     to.print(table)
+
+
+def latencies(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]) -> None:
+    """Milliseconds of a batch, and of one that fills a GPU, beside what the GPU does at best."""
+    kinds = ("eager_fp32", "compiled_bf16", "projected")
+    table = _table(f"{device['name']}, ms", *(kind.replace("_", " ") for kind in kinds))
+    for name, each in figures["models"].items():
+        table.add_row(name, *(f"{each[kind]['ms']:.3f}" if kind in each else "-" for kind in kinds))
+    to.print(table)
+    limits = figures["limits"]
+    for name, large in figures["large"].items():
+        floor = 1000 * max(large["bytes"] / limits["copy_bytes"], large["flops"] / limits["matmul_flops"])
+        share = f"{100 * floor / large['ms']:.0f}% of what reading and multiplying alone would allow"
+        to.print(f"{name}, {large['texts']:,} texts at once: {large['ms']:.2f} ms, {share}")
+    if limits:
+        copy, product = limits["copy_bytes"] / 1e12, limits["matmul_flops"] / 1e12
+        to.print(f"The device copies {copy:.2f} TB/s and multiplies {product:.0f} TFLOP/s in bfloat16.")

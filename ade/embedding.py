@@ -57,7 +57,7 @@ class AnchorEmbedding(nn.Module):
     @property
     def offsets(self) -> Tensor:
         """Where each token's pairs start; worked out anew when the counts have changed in any way."""
-        state = (id(self.counts), self.counts._version)
+        state = (id(self.counts), 0 if self.counts.is_inference() else self.counts._version)
         if self._offsets is None or self._offsets[0] != state:
             counts = self.counts.long()
             self._offsets = (state, counts.cumsum(0) - counts)  # (N,)
@@ -68,7 +68,7 @@ class AnchorEmbedding(nn.Module):
         column = torch.arange(self.max_pairs, device=ids.device)
         mask = column < self.counts[ids].unsqueeze(1)  # (n, k)
         slot = torch.where(mask, self.offsets[ids].unsqueeze(1) + column, 0)  # (n, k)
-        weight = F.embedding(slot, self.weights.unsqueeze(1)).squeeze(2) * mask
+        weight = self.weights.gather(0, slot.flatten()).view_as(slot) * mask  # its gradient is a plain sum
         return self.indices[slot].long(), weight, mask
 
     def coefficients(self, ids: Tensor) -> Tensor:

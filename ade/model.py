@@ -34,6 +34,11 @@ def grouped_positions(counts: Tensor) -> Tensor:
     return torch.repeat_interleave(counts.clamp(min=1))
 
 
+def _spread(rows: Tensor, place: Tensor) -> Tensor:
+    """Rows of distinct tokens put where the tokens stand: (B, L, ...); on a GPU each token has a row already."""
+    return rows.view(*place.shape, -1) if rows.is_cuda else F.embedding(place, rows)
+
+
 class SegmentAwareTransformer(nn.Module):
     """SAT: one multi-head self-attention, no feed-forward block; 4 (d^2 + d) parameters."""
 
@@ -101,7 +106,7 @@ class AdeModel(AdePreTrainedModel):
         position = self._positions(torch.arange(ids.shape[1], device=ids.device))  # (L, d)
         if self.sat is None or self.config.attend == "tokens":
             rows = self.norm(self.embedding.compose(types))  # (U, d)
-            x = self.dropout(F.embedding(place, rows) + position)  # (B, L, d)
+            x = self.dropout(_spread(rows, place) + position)  # (B, L, d)
             return (x if self.sat is None else x + self.sat(x, mask)), mask
         return self._attend_gated(types, place, position, mask), mask
 
@@ -117,7 +122,7 @@ class AdeModel(AdePreTrainedModel):
     def _attend_gated(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         heard = self._context(types, place, position, mask)
         if len(self.embedding.anchors) <= DENSE_ANCHORS:
-            mixture = self.gates(heard) * F.embedding(place, self.embedding.coefficients(types))  # (B, L, K)
+            mixture = self.gates(heard) * _spread(self.embedding.coefficients(types), place)  # (B, L, K)
             composed = mixture @ self.embedding.anchors
         else:  # too many anchors to weigh them all: only a token's own
             index, weight, _ = self.embedding.pairs_of(types)
@@ -137,7 +142,7 @@ class AdeModel(AdePreTrainedModel):
     def _context(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         assert self.sat is not None
         rows = self.norm(self.embedding.compose(types))  # (U, d)
-        return self.sat(self.dropout(F.embedding(place, rows) + position), mask)  # (B, L, d)
+        return self.sat(self.dropout(_spread(rows, place) + position), mask)  # (B, L, d)
 
     def gates(self, heard: Tensor) -> Tensor:
         """How much a context turns each anchor up or down: between 0 and 2, 1 where it says nothing."""

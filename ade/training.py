@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from accelerate.state import AcceleratorState
-from torch import Tensor, nn
+from torch import Tensor
 
 from ade.batching import Encoded, encode, shuffled_batches
 from ade.checkpoints import Existing, RunFolder, check_run_folder
@@ -26,8 +26,8 @@ from ade.inference import Classifier, predict_logits
 from ade.model import AdeForSequenceClassification
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, TrainingSettings
+from ade.stepping import Stepper
 
-CLIP = 1.0  # largest norm of the gradient
 EVALUATIONS = 20  # looks at the dev split in a run
 PATIENCE = 8  # looks without a better one before the run stops early
 MOST_FOR_CLASSES = 5.0  # times the rate, however many classes
@@ -41,10 +41,7 @@ class _Run:
     settings: TrainingSettings
     accelerator: Accelerator
     classifier: Classifier
-    wrapped: nn.Module  # the same model as accelerate runs it
-    optimizer: torch.optim.AdamW
-    texts: Encoded
-    labels: Tensor  # (n,) classes or (n, C) probabilities, on the device
+    stepper: Stepper
     dev_texts: Encoded
     dev_labels: np.ndarray
     total: int  # steps in all
@@ -131,13 +128,11 @@ def _prepare(
     model.ade.embedding.anchors.requires_grad_(settings.train_anchors)
     model.ade.embedding.weights.requires_grad_(settings.train_weights)
     model.to(accelerator.device)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    adamw = torch.optim.AdamW(trained, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
-    wrapped, optimizer = accelerator.prepare(model, adamw)
+    labels = torch.from_numpy(data.labels if data.targets is None else data.targets).to(accelerator.device)
+    resident = texts.to(accelerator.device)
+    stepper = Stepper(accelerator, model, settings.learning_rate, settings.weight_decay, resident, labels)
     return _Run(
-        settings, accelerator, Classifier(model, codebook.tokenizer), wrapped, optimizer,
-        texts.to(accelerator.device),
-        torch.from_numpy(data.labels if data.targets is None else data.targets).to(accelerator.device),
+        settings, accelerator, Classifier(model, codebook.tokenizer), stepper,
         encode(codebook.tokenizer, dev.texts, architecture.max_tokens).to(accelerator.device), dev.labels,
         total=settings.steps or steps_of(settings, len(texts)),
     )  # fmt: skip
@@ -183,10 +178,12 @@ def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
 
 def _batches(run: _Run) -> Iterator[np.ndarray]:
     """Row numbers of one step after another, from the step the run stands at."""
-    per_epoch = -(-len(run.texts) // run.settings.batch_size)
+    per_epoch = -(-len(run.stepper.texts) // run.settings.batch_size)
     while True:
         epoch, done = divmod(run.step, per_epoch)
-        yield from shuffled_batches(run.texts.lengths, run.settings.batch_size, run.settings.seed * 7919 + epoch)[done:]
+        yield from shuffled_batches(
+            run.stepper.texts.lengths, run.settings.batch_size, run.settings.seed * 7919 + epoch
+        )[done:]
 
 
 def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
@@ -196,7 +193,8 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
     for rows in _batches(run):
         if run.step >= run.total or run.stale >= PATIENCE:
             break
-        sums += _step(run, rows)
+        seed = run.settings.seed * 1_000_003 + run.step
+        sums += run.stepper.step(rows, seed, learning_rate(run.step, run.total, run.settings))
         seen += len(rows)
         run.step += 1
         look = run.step % every == 0 or run.step == run.total
@@ -211,30 +209,9 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
                 progress = {"step": run.step, "best": run.best, "kept": run.kept, "stale": run.stale}
                 folder.save(progress, _state(run), run.kept_weights if run.stale == 0 else None)
             seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
-    model = run.accelerator.unwrap_model(run.wrapped, keep_fp32_wrapper=False)
+    model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
     model.eval()
-
-
-def _step(run: _Run, rows: np.ndarray) -> Tensor:
-    """One optimizer step; several processes share the rows of a batch. Returns summed loss and hits, on the device."""
-    world, rank = run.accelerator.num_processes, run.accelerator.process_index
-    rows = rows[rank::world] if len(rows) >= world else rows
-    torch.manual_seed((run.settings.seed * 1_000_003 + run.step) * world + rank)
-    rate = learning_rate(run.step, run.total, run.settings)
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
-    run.wrapped.train()
-    ids, mask = run.texts.padded(rows)
-    labels = run.labels[torch.from_numpy(rows).to(run.labels.device, non_blocking=True)]
-    output = run.wrapped(ids, mask, labels)
-    run.optimizer.zero_grad()
-    run.accelerator.backward(output.loss)
-    run.accelerator.clip_grad_norm_(run.wrapped.parameters(), CLIP)
-    run.optimizer.step()
-    classes = labels if labels.dim() == 1 else labels.argmax(1)
-    hits = (output.logits.detach().argmax(1) == classes).sum()
-    return torch.stack([output.loss.detach() * len(rows), hits]) * world  # (2,)
 
 
 def _look(run: _Run) -> float:
@@ -260,7 +237,7 @@ def _state(run: _Run) -> dict[str, Tensor]:
     """Everything a step changes: the trained parameters and AdamW's moments of them."""
     state = {f"value.{name}": p.detach() for name, p in _trained(run)}
     for name, parameter in _trained(run):
-        state |= {f"{kind}.{name}": moment for kind, moment in run.optimizer.state[parameter].items()}
+        state |= {f"{kind}.{name}": moment for kind, moment in run.stepper.optimizer.state[parameter].items()}
     return state
 
 
@@ -276,7 +253,7 @@ def _restore(run: _Run, folder: RunFolder) -> None:
     run.kept_weights = {name: tensor.to(run.accelerator.device) for name, tensor in best.items()}
     for name, parameter in _trained(run):
         parameter.copy_(state[f"value.{name}"])
-        run.optimizer.state[parameter] = {
+        run.stepper.optimizer.state[parameter] = {
             kind: state[f"{kind}.{name}"].to(run.accelerator.device) for kind in ("step", "exp_avg", "exp_avg_sq")
         }
 
@@ -285,8 +262,8 @@ def _identity(run: _Run, codebook: Codebook, architecture: Architecture) -> dict
     """What makes two runs the same run."""
     digest = hashlib.sha256()
     for array in (
-        run.texts.ids.cpu().numpy(),
-        run.labels.cpu().numpy(),
+        run.stepper.texts.ids.cpu().numpy(),
+        run.stepper.labels.cpu().numpy(),
         run.dev_texts.ids.cpu().numpy(),
         run.dev_labels,
     ):

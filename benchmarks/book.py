@@ -45,6 +45,11 @@ class Book:
         """The records of a table, those that exist."""
         return self.of(runs_of(name))
 
+    def everywhere(self, name: str) -> list[Record]:
+        """The records of a table on every device."""
+        order = [run.key for run in runs_of(name)]
+        return sorted((each for each in self.all if each["key"] in order), key=lambda each: order.index(each["key"]))
+
     def rate_of(self, record: Record) -> float | None:
         """Texts a second on a CPU: the record's own, or from the table `throughput`; training does not change it."""
         if record["device"]["kind"] == "cpu" and "texts_per_second" in record["figures"]:

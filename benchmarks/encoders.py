@@ -17,8 +17,9 @@ from ade.folders import new_folder
 from ade.inference import quiet
 from ade.progress import Report, silent
 
-EPOCHS, MOST_EPOCHS = 3, 8
-RATE, DECAY, MAX_TOKENS = 5e-5, 0.01, 256
+EPOCHS, RATE = 3, 5e-5
+FEW, FEW_EPOCHS, FEW_RATE = 20_000, 15, 1e-4  # up to so many rows: chosen on rows held back of the small sets
+DECAY, MAX_TOKENS = 0.01, 256
 
 
 class FineTuned:
@@ -37,19 +38,18 @@ class FineTuned:
         self.tokenizer.no_padding()
 
     def fit(self, rows: Dataset, seed: int, report: Report = silent) -> "FineTuned":
-        """The customary recipe: AdamW, a short warm-up, linear decay; more than three epochs where rows are few."""
-        size = 64 if len(rows) > 20_000 else 32
-        per_epoch = -(-len(rows) // size)
-        steps = max(EPOCHS * per_epoch, min(MOST_EPOCHS * per_epoch, 1000 + 15 * len(rows.names)))
+        """The customary recipe: AdamW, a short warm-up, linear decay; more epochs at a higher rate for few rows."""
+        size, epochs, rate = (64, EPOCHS, RATE) if len(rows) > FEW else (32, FEW_EPOCHS, FEW_RATE)
+        steps = epochs * -(-len(rows) // size)
         torch.manual_seed(seed)
         texts = encode(self.tokenizer, rows.texts, MAX_TOKENS).to(self.device)
         labels = torch.from_numpy(rows.labels).to(self.device)
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=DECAY, fused=True)
         self.model.train()
-        order = [batch for epoch in range(MOST_EPOCHS) for batch in shuffled_batches(texts.lengths, size, seed + epoch)]
-        for step, batch in enumerate(order[:steps]):
+        order = [batch for epoch in range(epochs) for batch in shuffled_batches(texts.lengths, size, seed + epoch)]
+        for step, batch in enumerate(order):
             for group in optimizer.param_groups:
-                group["lr"] = RATE * min((step + 1) / (0.06 * steps), (steps - step) / (0.94 * steps))
+                group["lr"] = rate * min((step + 1) / (0.06 * steps), (steps - step) / (0.94 * steps))
             loss = nn.functional.cross_entropy(
                 self._logits(texts.padded(batch)), labels[torch.from_numpy(batch).to(self.device)]
             )

@@ -19,7 +19,7 @@ from ade.runtime import Runtime
 from ade.settings import Architecture
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import Run
-from benchmarks.speed import random_codebook
+from benchmarks.speed import fold, random_codebook
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
@@ -75,8 +75,7 @@ def _resident() -> int:
 def _folded(codebook: Any, attend: str, labels: int) -> Projection:
     names = [str(i) for i in range(labels)]
     model = AdeForSequenceClassification.from_codebook(codebook, names, Architecture(attend=attend))  # type: ignore[arg-type]
-    state = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
-    return Projection(model.config.to_dict(), state)
+    return fold(model)
 
 
 def _each(attend: str, anchors: int, pairs: int, length: int) -> float:

@@ -15,6 +15,7 @@ from ade.progress import Report, silent
 from benchmarks import records
 from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
 from benchmarks.context import run_context
+from benchmarks.costs import run_distillation, run_training
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
@@ -30,12 +31,15 @@ KINDS = {
     "context": run_context,
     "compression": run_compression,
     "latency": run_latency,
+    "distillation": run_distillation,
+    "training": run_training,
     "throughput": run_throughput,
     "growth": run_growth,
     "stages": run_stages,
     "lookup": run_lookup,
     "parameters": run_parameters,
 }
+TIMES = ("latency", "distillation", "training")
 GUESS = {  # seconds, before there is a record
     "demo": {"cpu": 220.0},
     "ade": {"cuda": 40.0, "cpu": 900.0},
@@ -45,6 +49,8 @@ GUESS = {  # seconds, before there is a record
     "throughput": {"cpu": 120.0},
     "growth": {"cpu": 240.0},
     "latency": {"cuda": 200.0, "cpu": 130.0},
+    "distillation": {"cuda": 20.0, "cpu": 250.0},
+    "training": {"cuda": 20.0, "cpu": 900.0},
 }
 
 
@@ -54,8 +60,8 @@ def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tupl
         raise InputError(f"no table '{table}'; there are {', '.join(TABLES)}")
     wanted = quick() if only_quick else [run for name in TABLES if table in (None, name) for run in runs_of(name)]
     known = records.load(folder)
-    # Accuracy is the same on any device, so one record will do; a latency belongs to the device it was measured on.
-    done = {record["key"] for record in known if record["kind"] != "latency" or record["device"]["kind"] == device}
+    # Accuracy is the same on any device, so one record will do; a time belongs to the device it was measured on.
+    done = {record["key"] for record in known if record["kind"] not in TIMES or record["device"]["kind"] == device}
     todo: dict[str, Run] = {}
     for run in wanted:
         if run.key not in done and (device == "cpu" or _uses_gpu(run)):
@@ -75,7 +81,7 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in ("tfidf", "fasttext", "fasttext-ftz", "model2vec")
-    return run.kind in ("ade", "context", "latency")
+    return run.kind in ("ade", "context", *TIMES)
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:

@@ -5,6 +5,8 @@ from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent,
 from benchmarks.records import FP32, INT8, LIMIT
 from benchmarks.tables import ANCHORS, TABLES
 
+WAYS = {"eager_fp32": "eager fp32", "compiled_bf16": "compiled bf16", "projected": "projected"}
+
 
 def grid(book: Book, table: str, corner: str, more: list[list[str]] | None = None) -> str:
     """A table of accuracies as `tables.py` lays it out; cells that are not asked for stay empty."""
@@ -133,21 +135,45 @@ def parameters(book: Book) -> str:
 
 
 def latency(book: Book) -> str:
-    """Forward passes, every device there is."""
+    """One batch, every device there is; then a batch that fills a GPU against what the GPU can do at best."""
     parts = []
-    keys = {record["key"] for record in book.table("latency")}
-    for record in book.all:
-        if record["key"] in keys:
-            base = record["figures"]["DeBERTa-v3-base"]["eager_fp32"]["ms"]
+    for record in book.everywhere("latency"):
+        figures = record["figures"]
+        kinds = [kind for kind in WAYS if any(kind in model for model in figures["models"].values())]
+        base = figures["models"]["DeBERTa-v3-base"]
+        rows = []
+        for name, model in figures["models"].items():
+            cells = [f"{model[kind]['ms']:.3f}" if kind in model else "-" for kind in kinds]
+            best = min(model[kind]["ms"] for kind in kinds if kind in model)
+            ratios = [f"{base[kind]['ms'] / best:.1f}x" for kind in kinds if kind in base]
+            rows.append([name, f"{model['parameters'] / 1e6:.1f} M", *cells, *ratios])
+        against = [f"best against DeBERTa {WAYS[kind]}" for kind in kinds if kind in base]
+        header = [f"{record['device']['name']}, ms a batch", "parameters", *(WAYS[kind] for kind in kinds), *against]
+        parts.append(markdown(header, rows))
+        limits = figures["limits"]
+        if limits:
+            copy, product = limits["copy_bytes"], limits["matmul_flops"]
             rows = []
-            for name, figures in record["figures"].items():
-                compiled = figures.get("compiled_bf16")
-                eager = figures["eager_fp32"]["ms"]
-                cells = [f"{eager:.2f}", "-" if compiled is None else f"{compiled['ms']:.2f}", f"{base / eager:.1f}x"]
-                rows.append([name, f"{figures['parameters'] / 1e6:.1f} M", *cells])
-            header = [record["device"]["name"], "parameters", "eager fp32, ms", "compiled bf16, ms", "speed-up, eager"]
+            for name, large in figures["large"].items():
+                read, multiplied = 1000 * large["bytes"] / copy, 1000 * large["flops"] / product
+                share = max(read, multiplied) / large["ms"]
+                cells = [f"{1000 * large['texts'] / large['ms'] / 1e6:.1f} M", f"{large['ms']:.2f}"]
+                rows.append([name, *cells, f"{read:.2f}", f"{multiplied:.2f}", f"{100 * share:.0f}%"])
+            top = f"4,096 texts of 128 tokens (copy {copy / 1e12:.1f} TB/s, product {product / 1e12:.0f} TFLOP/s)"
+            header = [top, "texts/s", "ms", "reading alone, ms", "products alone, ms", "of the floor"]
             parts.append(markdown(header, rows))
     return "\n\n".join(parts)
+
+
+def costs(book: Book) -> str:
+    """Seconds, every device there is."""
+    rows = []
+    for record in book.everywhere("costs"):
+        what = "distillation, 128,100 x 768, K=700, 8 pairs"
+        if record["kind"] == "training":
+            what = f"training, AG News, 6,000 steps of 64, {record['settings']['attend']}"
+        rows.append([what, record["device"]["name"], f"{record['figures']['seconds']:.1f} s"])
+    return markdown(["", "device", "seconds"], rows)
 
 
 def throughput(book: Book) -> str:

@@ -6,18 +6,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ade.accelerated import Accelerated
 from ade.codebook import Codebook
 from ade.distillation import resolve_device
 from ade.embedding import AnchorEmbedding
 from ade.model import AdeForSequenceClassification, count_parameters
 from ade.progress import Report
+from ade.projection import Projection
+from ade.runtime import Runtime
 from ade.settings import Architecture
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
 
+VOCABULARY = 30_000
+LARGE = 4096  # texts: a batch that fills a GPU
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "DeBERTa-v3-base": ("deberta-v2", {"vocab_size": 128100, "hidden_size": 768, "num_hidden_layers": 12,
         "num_attention_heads": 12, "intermediate_size": 3072, "relative_attention": True, "position_buckets": 256,
@@ -68,16 +74,12 @@ def random_codebook(vocabulary: int, anchors: int, pairs: int, dim: int) -> Code
 
 
 def run_latency(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One forward pass of each model on the same ids: eager float32, and compiled bfloat16 on a GPU."""
+    """One batch through each model, the same ids: eager float32, compiled bfloat16 on a GPU, and projected."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     device, shape = resolve_device(places.device), run.settings
-    vocabulary = 30_000
-    ids = torch.randint(vocabulary, (shape["batch"], shape["length"]), generator=torch.Generator().manual_seed(1)).to(
-        device
-    )
-    mask = torch.ones_like(ids)
-    codebook = random_codebook(vocabulary, shape["anchors"], shape["pairs"], shape["dim"])
+    ids = _random_ids(shape["batch"], shape["length"])
+    codebook = random_codebook(VOCABULARY, shape["anchors"], shape["pairs"], shape["dim"])
     makers: dict[str, Callable[[], nn.Module]] = {}
     for name, (kind, config) in ENCODERS.items():
         encoder = AutoConfig.for_model(kind, **config, num_labels=4)
@@ -85,26 +87,92 @@ def run_latency(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     for mode in ("tokens", "gated", "anchors"):
         shaped = Architecture(attend=mode)
         makers[f"ADE {mode}"] = partial(AdeForSequenceClassification.from_codebook, codebook, "abcd", shaped)
-    repeats = 15 if device.type == "cuda" else 3
-    figures: dict[str, Any] = {}
+    models: dict[str, Any] = {}
+    large: dict[str, Any] = {}
     for done, (name, make) in enumerate(makers.items()):
         report("latency", done, len(makers), {})
         torch.manual_seed(0)
         model = make().to(device).eval()
-        size = sum(parameter.numel() for parameter in model.parameters())
-        figures[name] = {"parameters": size, **_forward_times(model, ids, mask, device, repeats)}
+        models[name] = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+        if isinstance(model, AdeForSequenceClassification):
+            folded = fold(model)
+            models[name]["projected"] = timed(_projected(folded, ids, device), device)
+            if device.type == "cuda" and model.config.attend != "anchors":
+                large[name] = _large(folded, _random_ids(LARGE, shape["length"]), device)
+        models[name] |= _forward_times(model, ids.to(device), device)
     report("latency", len(makers), len(makers), {})
-    return figures, {}
+    return {"models": models, "large": large, "limits": _limits(device)}, {}
+
+
+def _random_ids(batch: int, length: int) -> Tensor:
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def fold(model: AdeForSequenceClassification) -> Projection:
+    """The model as tables."""
+    state = {name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()}
+    return Projection(model.config.to_dict(), state)
 
 
 @torch.inference_mode()
-def _forward_times(model: nn.Module, ids: Tensor, mask: Tensor, device: torch.device, repeats: int) -> dict[str, Any]:
+def _forward_times(model: nn.Module, ids: Tensor, device: torch.device) -> dict[str, Any]:
+    mask, repeats = torch.ones_like(ids), 15 if device.type == "cuda" else 3
     found = {"eager_fp32": timed(lambda: model(input_ids=ids, attention_mask=mask), device, repeats)}
     if device.type == "cuda":
         narrow = model.to(torch.bfloat16)
         compiled = torch.compile(narrow, mode="reduce-overhead")
         found["compiled_bf16"] = timed(lambda: compiled(input_ids=ids, attention_mask=mask), device, repeats)
     return found
+
+
+def _projected(folded: Projection, ids: Tensor, device: torch.device) -> Callable[[], object]:
+    """A batch through the path a user is on: numpy on a CPU, kernels in bfloat16 on a GPU."""
+    batch, length = ids.shape
+    if device.type == "cpu":
+        runtime = Runtime(folded, random_codebook(4, 2, 1, 8).tokenizer, tuple("abcd"))
+        return partial(runtime.scores, ids.flatten().numpy(), np.arange(0, batch * length + 1, length))
+    fast = Accelerated(folded, device, torch.bfloat16)
+    lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
+    return torch.inference_mode()(partial(fast.scores, ids.int().to(device), lengths))
+
+
+def _large(folded: Projection, ids: Tensor, device: torch.device) -> dict[str, float]:
+    """A batch that fills the device, and what it must at least read and multiply."""
+    found = timed(_projected(folded, ids, device), device)
+    batch, length = ids.shape
+    element = 2 * len(folded.matrix)  # bytes of a row of B in bfloat16, each token's read once
+    products = 2 * length * length * (folded.dim + folded.heads * folded.value)  # of a text: scores, what is heard
+    gates = 2 * length * folded.dim * len(folded.anchors) if folded.attend == "gated" else 0
+    found |= {f"{name} ms": spent for name, spent in _stages(_projected(folded, ids, device)).items()}
+    return {**found, "texts": batch, "bytes": batch * length * (element + 4), "flops": batch * (products + gates)}
+
+
+def _stages(work: Callable[[], object], repeats: int = 5) -> dict[str, float]:
+    """Milliseconds on the device, kernel by kernel."""
+    from torch.profiler import ProfilerActivity, profile
+
+    work()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(repeats):
+            work()
+        torch.cuda.synchronize()
+    taken: dict[str, float] = {}
+    for event in found.key_averages():
+        product = any(part in event.key for part in ("gemm", "nvjet", "cutlass"))
+        name = event.key.strip("_") if event.key.startswith("_") else "matrix product" if product else "other"
+        taken[name] = taken.get(name, 0.0) + event.self_device_time_total / 1000 / repeats
+    return {name: spent for name, spent in taken.items() if spent > 0}
+
+
+def _limits(device: torch.device) -> dict[str, float]:
+    """What the device does at best: bytes copied (read and written) and bfloat16 products, a second."""
+    if device.type != "cuda":
+        return {}
+    source = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    target, square = torch.empty_like(source), torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
+    copied = timed(lambda: target.copy_(source), device)["ms"]
+    multiplied = timed(lambda: square @ square, device)["ms"]
+    return {"copy_bytes": 2 * source.numel() / copied * 1000, "matmul_flops": 2 * 8192**3 / multiplied * 1000}
 
 
 def run_lookup(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:

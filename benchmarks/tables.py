@@ -179,7 +179,19 @@ def parameters() -> Grid:
 def latency() -> Grid:
     """Batch 32 x 128 tokens at width 768, everything in one process, one after the other."""
     shape = {"batch": 32, "length": 128, "dim": 768, "anchors": 500, "pairs": 8}
-    return one(Run("latency", "latency", {"revision": REVISION, **shape}))
+    return one(Run("latency", "latency", {"revision": REVISION, "projected": True, **shape}))
+
+
+def costs() -> Grid:
+    """What making a model costs: distillation of the paper's table, and 6,000 steps of training."""
+    base = ade_run("costs", "ag_news").settings
+    shape = {"vocabulary": 128_100, "dim": 768, "anchors": 700}
+    distillation = {"revision": REVISION, "shape": shape, "distillation": {**base["distillation"], "anchors": 700}}
+    training = {name: base[name] for name in ("revision", "data", "teacher", "distillation")}
+    training["training"] = {**base["training"], "steps": 6000}
+    runs = [Run("costs", "distillation", distillation)]
+    runs += [Run("costs", "training", {**training, "attend": mode}) for mode in ("tokens", "gated")]
+    return one(*runs)
 
 
 def throughput() -> Grid:
@@ -219,7 +231,7 @@ TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
         demo, classification, accuracy, few, ablation, context, sat, anchors, attend, gpe,
-        compression, parameters, latency, throughput, growth, lookup,
+        compression, parameters, latency, costs, throughput, growth, lookup,
     )
 }  # fmt: skip
 

@@ -1,0 +1,40 @@
+"""What making a model costs: seconds of distillation and of training, as a user waits for them."""
+
+import time
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models
+
+from ade.distillation import distill
+from ade.progress import Report
+from ade.settings import Architecture, DistillationSettings, TrainingSettings
+from ade.teachers import Teacher
+from ade.training import train
+from benchmarks.accuracy import Places, codebook_for, load_rows
+from benchmarks.records import Run
+
+
+def run_distillation(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A table of this shape, its rows drawn around as many centres as there are anchors; the values cost nothing."""
+    shape = run.settings["shape"]
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(shape["anchors"], shape["dim"], generator=generator)
+    chosen = torch.randint(shape["anchors"], (shape["vocabulary"],), generator=generator)
+    table = centres[chosen] + torch.randn(shape["vocabulary"], shape["dim"], generator=generator)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape["vocabulary"])}, unk_token="w0"))
+    settings = DistillationSettings(**run.settings["distillation"], device=places.device)
+    began = time.perf_counter()
+    codebook = distill(Teacher("random", table, tokenizer), settings, report=report)
+    return {"seconds": time.perf_counter() - began, "cosine": codebook.about["cosine"]}, {}
+
+
+def run_training(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The strong preset for so many steps, tokenizing and looks at the dev split included."""
+    settings = run.settings
+    rows, _, about = load_rows(places, {"data": settings["data"], "rows": 0})
+    codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
+    preset = TrainingSettings(**settings["training"], device=places.device)
+    began = time.perf_counter()
+    train(codebook, rows, settings=preset, architecture=Architecture(attend=settings["attend"]), report=report)
+    return {"seconds": time.perf_counter() - began}, {"data": about}
