@@ -45,10 +45,7 @@ class Accelerated:
         self.device, self.labels = device, projection.labels
         expanded, gated = projection.attend == "anchors", projection.attend == "gated"
         self.most = projection.most if expanded else 1  # elements a token
-        counts, starts, anchors, weights = map(
-            self._kept, (projection.counts, projection.starts, projection.indices, projection.beta)
-        )
-        pairs = Pairs(counts.int(), starts.int(), anchors.int(), weights, projection.most)
+        pairs = self._pairs(projection)
         rows = self._kept(projection.anchor_rows) if expanded else self._types(projection, pairs, dtype)
         longest = projection.longest * (1 if projection.grouped else self.most)
         places = self._kept(projection.place_table(1 if projection.fixed else longest)).expand(longest, -1)
@@ -71,8 +68,19 @@ class Accelerated:
         if gated:
             held = held and len(projection.anchors) <= MOST_ANCHORS and projection.most**2 <= LARGEST // 64
         if projection.attend != "anchors":
-            held = held and 4 * len(projection.counts) * len(projection.matrix) <= LARGEST_TABLE
+            held = held and 4 * projection.pairs.vocabulary * len(projection.matrix) <= LARGEST_TABLE
         return projection.sat and whole and held and (gated or not projection.wide) and not projection.mean_pooling
+
+    def _pairs(self, projection: Projection) -> Pairs:
+        """All pairs, end to end."""
+        types = np.arange(projection.pairs.vocabulary)
+        parts = [projection.pairs.of(types[at : at + BLOCK]) for at in range(0, len(types), BLOCK)]
+        counts = np.concatenate([there.sum(1) for _, _, there in parts])
+        anchors, weights = (np.concatenate([part[i][part[2]] for part in parts]) for i in range(2))
+        starts = np.cumsum(counts) - counts
+        tables = (self._kept(array.astype(np.int32)) for array in (counts, starts, anchors))
+        whole_numbers = dict(zip(("counts", "starts", "anchors"), tables, strict=True))
+        return Pairs(**whole_numbers, weights=self._kept(weights), most=projection.most)
 
     def _kept(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)

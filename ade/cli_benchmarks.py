@@ -70,7 +70,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run the benchmark tables that are not recorded yet; from a checkout of the repository."""
-    from ade.distillation import resolve_device
+    from ade.pursuit import resolve_device
 
     with _checkout():
         from benchmarks.accuracy import Places

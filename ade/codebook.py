@@ -7,11 +7,12 @@ norm one, and so have the composed rows, up to what the pairs cannot express.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
+from ade.packing import Packing, Shape, all_anchors, check, lookup, pack
 from ade.predictor import read_tokenizer
 
 MARKER = "codebook.json"
@@ -37,6 +39,7 @@ class Codebook:
     counts: Tensor  # (N,) uint8 or int32: k_i
     tokenizer: Tokenizer
     about: Mapping[str, Any] = field(default_factory=dict)  # where it came from and how close it is
+    packing: Packing | None = None  # in how many bits it is stored, where that is fewer
 
     def __post_init__(self) -> None:
         if self.counts.numel() == 0 or int(self.counts.min()) < 1:
@@ -55,6 +58,7 @@ class Codebook:
         weights: Tensor,
         counts: Tensor,
         tokenizer: Tokenizer,
+        packing: Packing | None = None,
         **about: Any,
     ) -> "Codebook":
         """A codebook from ragged pairs of any integer type, stored in the smallest that fits."""
@@ -67,6 +71,7 @@ class Codebook:
             counts.to("cpu", count_type),
             tokenizer,
             about,
+            packing,
         )
 
     @classmethod
@@ -153,7 +158,10 @@ class Codebook:
         check_free(folder, {MARKER}, overwrite)
         with new_folder(folder) as draft:
             save_file(self._tensors(), draft / TENSORS)
-            (draft / MARKER).write_text(json.dumps({"format": 1, **self.about}, indent=2) + "\n", "utf8")
+            form: dict[str, Any] = {"format": 1}
+            if self.packing is not None:
+                form = {"format": 2, "packing": self.packing.as_dict(), "packed": asdict(self._packed[0])}
+            (draft / MARKER).write_text(json.dumps({**form, **self.about}, indent=2) + "\n", "utf8")
             self.tokenizer.save(str(draft / "tokenizer.json"), pretty=False)
 
     @classmethod
@@ -166,23 +174,57 @@ class Codebook:
             about = json.loads((folder / MARKER).read_text("utf8"))
         except ValueError as error:
             raise InputError(f"{folder / MARKER}: not readable JSON ({error})") from None
-        if about.pop("format", None) != 1:
+        form = about.pop("format", None)
+        if form not in (1, 2):
             raise InputError(f"{folder / MARKER}: a codebook format this version does not know")
         try:
             with safe_open(folder / TENSORS, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise InputError(f"{folder / TENSORS}: not a readable safetensors file ({error})") from None
+        tokenizer = read_tokenizer(folder / "tokenizer.json")
+        if form == 2:
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+            try:
+                packing, shape = Packing(**about.pop("packing")), Shape(**about.pop("packed"))
+                return _unpacked(shape, arrays, packing, tokenizer, about)
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(f"{folder}: damaged, or not a packed codebook ({error})") from None
         if set(tensors) != {"anchors", "indices", "weights", "counts"}:
             raise InputError(
                 f"{folder / TENSORS}: not a codebook, it holds {', '.join(sorted(tensors)[:5]) or 'nothing'}"
             )
-        return cls(**tensors, tokenizer=read_tokenizer(folder / "tokenizer.json"), about=about)
+        return cls(**tensors, tokenizer=tokenizer, about=about)
+
+    @cached_property
+    def _packed(self) -> tuple[Shape, dict[str, np.ndarray]]:
+        assert self.packing is not None
+        anchors, indices, weights = (tensor.numpy() for tensor in (self.anchors, self.indices, self.weights))
+        return pack(anchors, indices, weights, self.counts.numpy().astype(np.int64), self.packing)
+
+    def rounded(self) -> "Codebook":
+        """The codebook as it will be read back, where it is packed."""
+        return self if self.packing is None else _unpacked(*self._packed, self.packing, self.tokenizer, self.about)
 
     def _tensors(self) -> dict[str, Tensor]:
+        if self.packing is not None:
+            return {name: torch.from_numpy(array) for name, array in self._packed[1].items()}
         return {
             "anchors": self.anchors,
             "indices": self.indices,
             "weights": self.weights,
             "counts": self.counts,
         }
+
+
+def _unpacked(
+    shape: Shape, arrays: Mapping[str, np.ndarray], packing: Packing, tokenizer: Tokenizer, about: Mapping[str, Any]
+) -> Codebook:
+    starts = check(shape, arrays)
+    parts = [lookup(shape, arrays, starts, np.arange(at, min(at + 8192, shape.vocabulary)))
+        for at in range(0, shape.vocabulary, 8192)]  # fmt: skip
+    index, weight, there = (np.concatenate(part) for part in zip(*parts, strict=True))
+    anchors = torch.from_numpy(all_anchors(shape, arrays))
+    kept, weights = torch.from_numpy(index[there]), torch.from_numpy(weight[there].astype(np.float32))
+    made = Codebook.from_pairs(anchors, kept, weights, torch.from_numpy(there.sum(1)), tokenizer, packing)
+    return replace(made, about=about)

@@ -33,6 +33,8 @@ class AdeConfig(PretrainedConfig):
         max_tokens: int = 512,
         dropout: float = 0.1,
         token_dropout: float = 0.0,
+        packing: dict[str, int] | None = None,
+        packed: dict[str, int] | None = None,
         **kwargs: Any,
     ) -> None:
         self.vocab_size = vocab_size
@@ -49,6 +51,8 @@ class AdeConfig(PretrainedConfig):
         self.max_tokens = max_tokens
         self.dropout = dropout
         self.token_dropout = token_dropout  # largest share of a text's tokens hidden while training
+        self.packing = packing  # in how many bits the model will be stored; it is rounded so while it is trained
+        self.packed = packed  # the shape of the packed codebook, once it is
         if attend not in ATTEND:
             raise InputError(f"attend must be one of {', '.join(ATTEND)}, not '{attend}'")
         if positions not in POSITIONS:

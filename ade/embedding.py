@@ -1,16 +1,20 @@
-"""AnchorEmbedding: the codebook as a layer (the paper's anchor look-up and weighted aggregation).
+"""The codebook as a layer (the paper's anchor look-up and weighted aggregation): as it is trained, and packed.
 
 ids -> composed tokens, sum_j beta_j a_j, or the expanded anchor sequence with its batch of positions. The
 pairs stay sparse; a table of N rows is never built.
 """
 
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ade import packing
 from ade.codebook import Codebook
+from ade.packing import Packing, Shape
 
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
 
@@ -24,12 +28,60 @@ class Expanded(NamedTuple):
     mask: Tensor  # (B, T) bool: M[b, t] = t < sum of k over the text's words
 
 
-class AnchorEmbedding(nn.Module):
-    """Shared anchors and ragged pairs; anchors and weights can be trained, the indices are fixed."""
+class Dictionary(nn.Module):
+    """Shared anchors and ragged pairs, however they are kept."""
 
-    def __init__(self, vocabulary: int, anchors: int, dim: int, pairs: int, max_pairs: int) -> None:
+    @abstractmethod
+    def table(self) -> Tensor:
+        """Every anchor: (K, d)."""
+
+    @abstractmethod
+    def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
+
+    def coefficients(self, ids: Tensor) -> Tensor:
+        """Rows of the transform T for tokens (n,): dense over the K anchors, zero where a token has no pair."""
+        index, weight, _ = self.pairs_of(ids)
+        return weight.new_zeros(len(ids), len(self.table())).scatter_add(1, index, weight)  # (n, K)
+
+    def compose(self, ids: Tensor) -> Tensor:
+        """Composed tokens (n, d): the one-step look-up of Vocabulary Projection.
+
+        Going forward alone the sparse sum is many times faster; its backward pass is slow, so training multiplies by
+        dense coefficients instead.
+        """
+        anchors = self.table()
+        if torch.is_grad_enabled() and len(anchors) <= DENSE_ANCHORS:
+            return self.coefficients(ids) @ anchors
+        index, weight, _ = self.pairs_of(ids)
+        return F.embedding_bag(index, anchors, mode="sum", per_sample_weights=weight)
+
+    def expand(self, ids: Tensor, mask: Tensor) -> Expanded:
+        """The anchor sequence of a batch of ids (B, L): every token replaced by its anchors, in order."""
+        batch, length = ids.shape
+        index, weight, real = self.pairs_of(ids.flatten())  # (B L, k)
+        real = real & mask.flatten().unsqueeze(1)
+        owner = real.nonzero()[:, 0]  # (S,): batch_map * L + pos_map
+        text = owner // length  # the paper's batch_map
+        ends = torch.bincount(text, minlength=batch)  # (B,)
+        column = torch.arange(len(owner), device=ids.device) - (ends.cumsum(0) - ends)[text]
+        shape = (batch, int(ends.max()))
+        return Expanded(
+            ids.new_zeros(shape).index_put((text, column), index[real]),
+            weight.new_zeros(shape).index_put((text, column), weight[real]),
+            ids.new_zeros(shape).index_put((text, column), owner % length),
+            torch.arange(shape[1], device=ids.device) < ends.unsqueeze(1),
+        )
+
+
+class AnchorEmbedding(Dictionary):
+    """Anchors and weights can be trained, the indices are fixed; with a packing, rounded as it will round them."""
+
+    def __init__(
+        self, vocabulary: int, anchors: int, dim: int, pairs: int, max_pairs: int, packing: Packing | None = None
+    ) -> None:
         super().__init__()
-        self.max_pairs = max_pairs
+        self.max_pairs, self.packing = max_pairs, packing
         self.anchors = nn.Parameter(torch.zeros(anchors, dim))  # (K, d)
         self.weights = nn.Parameter(torch.zeros(pairs))  # (P,)
         self.register_buffer("indices", torch.zeros(pairs, dtype=torch.int16 if anchors <= 2**15 else torch.int32))
@@ -63,44 +115,103 @@ class AnchorEmbedding(nn.Module):
             self._offsets = (state, counts.cumsum(0) - counts)  # (N,)
         return self._offsets[1]
 
+    def table(self) -> Tensor:
+        """Every anchor: (K, d)."""
+        if self.packing is None:
+            return self.anchors
+        shared = self.packing.shared or len(self.anchors)
+        parts = self.anchors.split([shared, self.packing.fine, len(self.anchors) - shared - self.packing.fine])
+        bits = (self.packing.anchor_bits, 8, 4)
+        return torch.cat([rounded(part, width) for part, width in zip(parts, bits, strict=True) if len(part)])
+
     def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
         column = torch.arange(self.max_pairs, device=ids.device)
         mask = column < self.counts[ids].unsqueeze(1)  # (n, k)
         slot = torch.where(mask, self.offsets[ids].unsqueeze(1) + column, 0)  # (n, k)
         weight = self.weights.gather(0, slot.flatten()).view_as(slot) * mask  # its gradient is a plain sum
+        if self.packing is not None:
+            levels = 2 ** (self.packing.weight_bits - 1) - 1
+            step = weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / levels
+            weight = weight + ((weight / step).round() * step - weight).detach()
         return self.indices[slot].long(), weight, mask
 
-    def coefficients(self, ids: Tensor) -> Tensor:
-        """Rows of the transform T for tokens (n,): dense over the K anchors, zero where a token has no pair."""
-        index, weight, _ = self.pairs_of(ids)
-        return weight.new_zeros(len(ids), len(self.anchors)).scatter_add(1, index, weight)  # (n, K)
 
-    def compose(self, ids: Tensor) -> Tensor:
-        """Composed tokens (n, d): the one-step look-up of Vocabulary Projection.
+class PackedEmbedding(Dictionary):
+    """A packed codebook as a layer: what it stores is what it looks up, nothing is trained."""
 
-        Going forward alone the sparse sum is many times faster; its backward pass is slow, so training multiplies by
-        dense coefficients instead.
-        """
-        if torch.is_grad_enabled() and len(self.anchors) <= DENSE_ANCHORS:
-            return self.coefficients(ids) @ self.anchors
-        index, weight, _ = self.pairs_of(ids)
-        return F.embedding_bag(index, self.anchors, mode="sum", per_sample_weights=weight)
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__()
+        self.shape = Shape(**shape)
+        self.max_pairs = self.shape.most
+        for name, (kind, size) in self.shape.arrays().items():
+            self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
+        self._starts: tuple[object, Tensor] | None = None
 
-    def expand(self, ids: Tensor, mask: Tensor) -> Expanded:
-        """The anchor sequence of a batch of ids (B, L): every token replaced by its anchors, in order."""
-        batch, length = ids.shape
-        counts = self.counts[ids].long() * mask  # (B, L)
-        ends = counts.sum(1)  # (B,)
-        owner = torch.repeat_interleave(counts.flatten())  # (S,): batch_map * L + pos_map
-        within = torch.arange(len(owner), device=ids.device) - (counts.flatten().cumsum(0) - counts.flatten())[owner]
-        text = owner // length  # the paper's batch_map
-        column = torch.arange(len(owner), device=ids.device) - (ends.cumsum(0) - ends)[text]
-        slot = self.offsets[ids.flatten()[owner]] + within  # (S,)
-        shape = (batch, int(ends.max()))
-        return Expanded(
-            ids.new_zeros(shape).index_put((text, column), self.indices[slot].long()),
-            self.weights.new_zeros(shape).index_put((text, column), self.weights[slot]),
-            ids.new_zeros(shape).index_put((text, column), owner % length),
-            torch.arange(shape[1], device=ids.device) < ends.unsqueeze(1),
-        )
+    def arrays(self) -> dict[str, Any]:
+        """The packed arrays."""
+        return {name: getattr(self, name) for name in self.shape.arrays()}
+
+    def starts(self) -> Tensor:
+        """Where blocks of tokens begin, worked out once; refuses arrays that were damaged."""
+        codes: Tensor = self.get_buffer("codes")
+        state = (id(codes), codes.device)
+        if self._starts is None or self._starts[0] != state:
+            found = torch.from_numpy(packing.check(self.shape, self.arrays()))
+            self._starts = (state, found.to(codes.device))
+        return self._starts[1]
+
+    def table(self) -> Tensor:
+        """Every anchor: (K, d)."""
+        return packing.all_anchors(self.shape, self.arrays())
+
+    def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
+        return packing.lookup(self.shape, self.arrays(), self.starts(), ids)
+
+
+def rounded(rows: Tensor, bits: int) -> Tensor:
+    """Rows as `packing.quantised` will give them back; gradients pass as if nothing had happened."""
+    with torch.no_grad():
+        if bits == 16:
+            near = rows.half().float()
+        else:
+            levels = 2 ** (bits - 1) - 1
+            step = (rows.abs().amax(1, keepdim=True) / levels).clamp(min=1e-6).half().float()
+            near = (rows / step).round().clamp(-levels, levels) * step
+    return rows + (near - rows).detach()
+
+
+class RoundedLinear(nn.Linear):
+    """A linear layer whose weights are rounded to so many bits on their way, as packing will."""
+
+    def __init__(self, inputs: int, outputs: int, bits: int) -> None:
+        super().__init__(inputs, outputs)
+        self.bits = bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As a linear layer."""
+        return F.linear(x, rounded(self.weight, self.bits), self.bias)
+
+
+class PackedLinear(nn.Module):
+    """A linear layer that keeps its weights in 4, 8 or 16 bits, also in memory."""
+
+    def __init__(self, inputs: int, outputs: int, bits: int) -> None:
+        super().__init__()
+        self.inputs, self.bits = inputs, bits
+        kind = {4: torch.uint8, 8: torch.int8, 16: torch.int16}[bits]
+        self.register_buffer("weight", torch.zeros(outputs, -(-inputs // 2) if bits == 4 else inputs, dtype=kind))
+        self.register_buffer("scales", torch.zeros(0 if bits == 16 else outputs, dtype=torch.int16))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As a linear layer."""
+        return F.linear(x, packing.layer_weight(self.weight, self.scales, self.inputs).to(x.dtype), self.bias)
+
+
+def linear(inputs: int, outputs: int, bits: int, packed: bool) -> nn.Module:
+    """A linear layer: plain (no bits), as it will be packed, or packed."""
+    if not bits:
+        return nn.Linear(inputs, outputs)
+    return PackedLinear(inputs, outputs, bits) if packed else RoundedLinear(inputs, outputs, bits)

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from ade.distillation import resolve_device
 from ade.errors import InputError
 from ade.inference import quiet
 from ade.progress import Report, silent
+from ade.pursuit import resolve_device
 from ade.teachers import Teacher, check_table, fit_rows
 
 BATCH = 1024

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ from transformers.utils import logging as transformers_logging
 from ade import kernels
 from ade.accelerated import Accelerated
 from ade.batching import Encoded, sorted_batches
-from ade.distillation import resolve_device
+from ade.embedding import PackedEmbedding
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
 from ade.model import AdeForSequenceClassification
 from ade.predictor import MARKER, Predictor, read_tokenizer, reading_model
 from ade.projection import Projection
+from ade.pursuit import resolve_device
 from ade.runtime import Runtime
 
 CACHED_TYPES = 65_536  # beside torch memory matters less: more token types are kept than in the light runtime
@@ -67,10 +69,10 @@ class Classifier(Predictor):
 
     def _projected(self) -> Runtime | Accelerated | None:
         """The model folded into tables, again whenever a weight has changed (not by way of `.data`, which hides it)."""
-        state = [(parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
+        tensors = chain(self.model.parameters(), self.model.buffers())
+        state = [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
         if self._folded is None or self._folded[0] != state:
-            arrays = {name: tensor.detach().float().cpu().numpy() for name, tensor in self.model.state_dict().items()}
-            projection = Projection(self.model.config.to_dict(), arrays, CACHED_TYPES)
+            projection = Projection(self.model.config.to_dict(), self.model.arrays(), CACHED_TYPES)
             fast: Runtime | Accelerated | None = None
             if self.model.device.type == "cpu":
                 fast = Runtime(projection, self.tokenizer, self.names)
@@ -103,6 +105,8 @@ class Classifier(Predictor):
             model, found = AdeForSequenceClassification.from_pretrained(
                 path, use_safetensors=True, output_loading_info=True
             )
+            if isinstance(model.ade.embedding, PackedEmbedding):
+                model.ade.embedding.starts()  # what is damaged is refused now
         if model.config.model_type != "ade" or any(found.values()):
             raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
         return cls(model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json", model.config.vocab_size))

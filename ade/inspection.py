@@ -76,11 +76,15 @@ def read(classifier: Classifier, text: str) -> Reading:
 
 def codebook_of(classifier: Classifier) -> Codebook:
     """The dictionary inside a trained classifier, as a codebook."""
-    layer = classifier.model.ade.embedding
-    scale = layer.anchors.detach().norm(dim=1).clamp(min=1e-6)  # (K,): stored anchors have norm one
-    weights = layer.weights.detach() * scale[layer.indices.long()] / classifier.model.config.hidden_size**0.5
-    anchors = layer.anchors.detach() / scale.unsqueeze(1)
-    return Codebook.from_pairs(anchors, layer.indices, weights, layer.counts, classifier.tokenizer)
+    layer, config = classifier.model.ade.embedding, classifier.model.config
+    table = layer.table().detach()
+    scale = table.norm(dim=1).clamp(min=1e-6)  # (K,): stored anchors have norm one
+    types = torch.arange(config.vocab_size, device=table.device)
+    parts = [layer.pairs_of(some) for some in types.split(8192)]
+    index, weight, there = (torch.cat(part) for part in zip(*parts, strict=True))  # (N, k)
+    weights = (weight * scale[index] / config.hidden_size**0.5)[there].detach()
+    anchors = table / scale.unsqueeze(1)
+    return Codebook.from_pairs(anchors, index[there], weights, there.sum(1), classifier.tokenizer)
 
 
 def inspect_words(codebook: Codebook, words: list[str], nearest: int = 6) -> list[TokenAnchors]:

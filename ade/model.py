@@ -8,8 +8,10 @@ The paper's Algorithm 1 in three readings, one setting `attend`:
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,7 +20,8 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
-from ade.embedding import DENSE_ANCHORS, AnchorEmbedding
+from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, linear
+from ade.packing import Packing, pack, pack_layer
 from ade.settings import Architecture
 
 
@@ -42,11 +45,11 @@ def _spread(rows: Tensor, place: Tensor) -> Tensor:
 class SegmentAwareTransformer(nn.Module):
     """SAT: one multi-head self-attention, no feed-forward block; 4 (d^2 + d) parameters."""
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, bits: int = 0, packed: bool = False) -> None:
         super().__init__()
         self.heads = heads
-        self.projection = nn.Linear(dim, 3 * dim)  # W^Q, W^K, W^V side by side
-        self.output = nn.Linear(dim, dim)
+        self.projection = linear(dim, 3 * dim, bits, packed)  # W^Q, W^K, W^V side by side
+        self.output = linear(dim, dim, bits, packed)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """What each element of (B, T, d) hears from the unmasked ones, before it is added to the element."""
@@ -62,6 +65,11 @@ class AdePreTrainedModel(PreTrainedModel):
 
     config_class = AdeConfig
     base_model_prefix = "ade"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything stored, for numpy: what is packed as it is, the rest in float32."""
+        tensors = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
+        return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in tensors.items()}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -83,11 +91,17 @@ class AdeModel(AdePreTrainedModel):
 
     def __init__(self, config: AdeConfig) -> None:
         super().__init__(config)
-        self.embedding = AnchorEmbedding(
-            config.vocab_size, config.anchors, config.hidden_size, config.pairs, config.max_pairs
-        )
+        packing = Packing(**config.packing) if config.packing else None
+        if config.packed:
+            self.embedding: Dictionary = PackedEmbedding(config.packed)
+        else:
+            self.embedding = AnchorEmbedding(
+                config.vocab_size, config.anchors, config.hidden_size, config.pairs, config.max_pairs, packing
+            )
         self.norm = nn.LayerNorm(config.hidden_size)
-        self.sat = SegmentAwareTransformer(config.hidden_size, config.num_attention_heads) if config.sat else None
+        bits = packing.layer_bits if packing else 0
+        shape = (config.hidden_size, config.num_attention_heads, bits, bool(config.packed))
+        self.sat = SegmentAwareTransformer(*shape) if config.sat else None
         self.dropout = nn.Dropout(config.dropout)
         self.post_init()
 
@@ -115,18 +129,19 @@ class AdeModel(AdePreTrainedModel):
         each = torch.arange(anchor.shape[1], device=ids.device)
         position = self._positions(word if self.config.positions == "grouped" else each)
         # The anchor is normalised, then scaled: LayerNorm of beta * a would forget beta.
-        element = F.embedding(anchor, self.norm(self.embedding.anchors)) * weight.unsqueeze(2)
+        element = F.embedding(anchor, self.norm(self.embedding.table())) * weight.unsqueeze(2)
         x = self.dropout(element + position)  # (B, T, d)
         return (x if self.sat is None else x + self.sat(x, mask)), mask
 
     def _attend_gated(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         heard = self._context(types, place, position, mask)
-        if len(self.embedding.anchors) <= DENSE_ANCHORS:
+        anchors = self.embedding.table()
+        if len(anchors) <= DENSE_ANCHORS:
             mixture = self.gates(heard) * _spread(self.embedding.coefficients(types), place)  # (B, L, K)
-            composed = mixture @ self.embedding.anchors
+            composed = mixture @ anchors
         else:  # too many anchors to weigh them all: only a token's own
             index, weight, _ = self.embedding.pairs_of(types)
-            own = F.embedding(index[place], self.embedding.anchors)  # (B, L, k, d)
+            own = F.embedding(index[place], anchors)  # (B, L, k, d)
             gate = 2 * torch.sigmoid((own @ heard.unsqueeze(3)).squeeze(3) / self.config.hidden_size**0.5)
             composed = ((gate * weight[place]).unsqueeze(2) @ own).squeeze(2)
         return self.dropout(self.norm(composed) + position) + heard
@@ -146,7 +161,7 @@ class AdeModel(AdePreTrainedModel):
 
     def gates(self, heard: Tensor) -> Tensor:
         """How much a context turns each anchor up or down: between 0 and 2, 1 where it says nothing."""
-        return 2 * torch.sigmoid(heard @ self.embedding.anchors.T / self.config.hidden_size**0.5)  # (..., K)
+        return 2 * torch.sigmoid(heard @ self.embedding.table().T / self.config.hidden_size**0.5)  # (..., K)
 
     def _types(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Distinct tokens and where each token finds its own; on a GPU the tokens themselves, which needs no sync."""
@@ -174,9 +189,10 @@ class AdeForSequenceClassification(AdePreTrainedModel):
     def __init__(self, config: AdeConfig) -> None:
         super().__init__(config)
         self.ade = AdeModel(config)
-        self.pooler = nn.Linear(config.hidden_size, 1).requires_grad_(config.pooling == "attention")
+        bits, packed = (Packing(**config.packing).layer_bits if config.packing else 0), bool(config.packed)
+        self.pooler = linear(config.hidden_size, 1, bits, packed).requires_grad_(config.pooling == "attention")
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = linear(config.hidden_size, config.num_labels, bits, packed)
         self.post_init()
 
     @classmethod
@@ -185,10 +201,10 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         codebook: Codebook,
         labels: Sequence[str],
         architecture: Architecture | None = None,
-        **noise: float,
+        **noise: Any,
     ) -> "AdeForSequenceClassification":
         """A fresh model on top of a codebook; `noise` is dropout, token_dropout and position_scale of `AdeConfig`."""
-        architecture = architecture or Architecture()
+        architecture, packing = architecture or Architecture(), codebook.packing
         config = AdeConfig(
             vocab_size=codebook.vocabulary,
             hidden_size=codebook.dim,
@@ -203,11 +219,35 @@ class AdeForSequenceClassification(AdePreTrainedModel):
             pooling=architecture.pooling,
             num_attention_heads=architecture.heads or None,
             max_tokens=architecture.max_tokens,
+            packing=None if packing is None else replace(packing, layer_bits=architecture.layer_bits).as_dict(),
             **noise,
         )
         model = cls(config)
+        assert isinstance(model.ade.embedding, AnchorEmbedding)
         model.ade.embedding.load_codebook(codebook)
         return model
+
+    @torch.no_grad()
+    def packed(self) -> "AdeForSequenceClassification":
+        """The same model in as few bits as its packing says; itself, where it has none or is packed already."""
+        if not self.config.packing or self.config.packed:
+            return self
+        packing = Packing(**self.config.packing)
+        state = self.arrays()
+        names = ("anchors", "indices", "weights", "counts")
+        pairs = [state.pop(f"ade.embedding.{name}") for name in names]
+        shape, arrays = pack(pairs[0], pairs[1], pairs[2], pairs[3].astype(np.int64), packing)
+        kept = {f"ade.embedding.{name}": array for name, array in arrays.items()}
+        for name, array in state.items():
+            layer = name.removesuffix(".weight")
+            if array.ndim == 2 and layer != name:
+                kept[name], kept[f"{layer}.scales"] = pack_layer(array, packing.layer_bits)
+            else:
+                kept[name] = array
+        config = AdeConfig.from_dict({**self.config.to_dict(), "packed": asdict(shape)})
+        made = AdeForSequenceClassification(config)
+        made.load_state_dict({name: torch.from_numpy(array) for name, array in kept.items()})
+        return made.to(self.device).eval()
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
@@ -236,6 +276,7 @@ def count_parameters(dim: int = 768, labels: int = 4, anchors: int = 100) -> dic
         config = AdeConfig(vocab_size=anchors, hidden_size=dim, anchors=anchors, max_pairs=1, num_labels=labels)
         model = AdeForSequenceClassification(config)
     assert model.ade.sat is not None
+    assert isinstance(model.ade.embedding, AnchorEmbedding)
     parts = {
         "contextualizer": model.ade.sat,
         "layernorm": model.ade.norm,

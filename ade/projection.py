@@ -20,6 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from ade import packing
+
+INSIDE = "ade.embedding."
 EPSILON = 1e-5  # LayerNorm's
 SAFE = 60.0  # scores up to here need no shift before the exponential
 TINY = 1e-25  # nor do rows whose exponentials sum to more than this
@@ -41,14 +44,12 @@ class Projection:
         self.sat = bool(config["sat"])
         if not self.sat and self.attend == "gated":
             self.attend = "tokens"  # nothing is heard, so nothing is gated
-        self.anchors = state["ade.embedding.anchors"].astype(np.float32)
-        self.beta = state["ade.embedding.weights"].astype(np.float32)
-        self.indices = state["ade.embedding.indices"].astype(np.int64)
-        self.counts = state["ade.embedding.counts"].astype(np.int64)
-        self.starts = np.cumsum(self.counts) - self.counts  # (N,)
+        part = {name.removeprefix(INSIDE): array for name, array in state.items() if name.startswith(INSIDE)}
+        self.pairs = PackedPairs(config["packed"], part) if config.get("packed") else PlainPairs(part)
+        self.anchors = self.pairs.anchors()
         self.gain, self.shift = (state[f"ade.norm.{name}"].astype(np.float32) for name in ("weight", "bias"))
         self.dim, self.heads = self.anchors.shape[1], int(config["num_attention_heads"])
-        self.labels, self.most = len(state["classifier.weight"]), int(self.counts.max(initial=1))
+        self.labels, self.most = len(state["classifier.bias"]), self.pairs.most
         self.longest = int(config["max_tokens"])
         centred = self.anchors - self.anchors.mean(1, keepdims=True)
         self._fold(state, centred)
@@ -62,22 +63,22 @@ class Projection:
             self.shifted = self.matrix @ self.shift  # (W,)
             self.centred = centred * np.float32(self.dim**-0.5)
             self.gram = self.centred @ self.centred.T if len(centred) <= FEW_ANCHORS else None  # (K, K)
-        self.cache = TypeCache(len(self.counts), self._width(), max(cached_types, self.longest))
+        self.cache = TypeCache(self.pairs.vocabulary, self._width(), max(cached_types, self.longest))
 
     # -- folding -----------------------------------------------------------------------------------------------
 
     def _fold(self, state: Mapping[str, np.ndarray], centred: np.ndarray) -> None:
         """B (`matrix`) and its bias: [query, key, value parts of every head, pooler's score, class scores]."""
         dim, heads = self.dim, self.heads
-        pooler, classifier = state["pooler.weight"][0].astype(np.float64), state["classifier.weight"].astype(np.float64)
+        pooler, classifier = _weight(state, "pooler", dim)[0], _weight(state, "classifier", dim)
         own, own_bias = np.vstack([pooler, classifier]), np.append(0.0, state["classifier.bias"])  # (1 + C, d)
         self.wide = self.attend == "gated" or self.labels + 1 > dim // heads  # keep value vectors
         self.after = np.zeros((0, 0), np.float32)
         if not self.sat:
             self.value, parts, biases = 0, [own], [own_bias]
         else:
-            weight, bias = (state[f"ade.sat.projection.{n}"].astype(np.float64) for n in ("weight", "bias"))
-            output, output_bias = (state[f"ade.sat.output.{n}"].astype(np.float64) for n in ("weight", "bias"))
+            weight, output = (_weight(state, f"ade.sat.{name}", dim) for name in ("projection", "output"))
+            bias, output_bias = (state[f"ade.sat.{name}.bias"].astype(np.float64) for name in ("projection", "output"))
             scale = (dim // heads) ** -0.5
             value, value_bias = weight[2 * dim :], bias[2 * dim :]
             read = own @ output  # (1 + C, d): a heard vector's part in the scores
@@ -129,10 +130,7 @@ class Projection:
         LayerNorm divides by one number, the deviation of the composed row, which the Gram matrix of the token's own
         anchors gives; the rest is a weighted sum of rows of `anchor_rows`, so no vector is composed or multiplied.
         """
-        column = np.arange(self.most)
-        real = column < self.counts[types][:, None]  # (n, k)
-        slot = np.where(real, self.starts[types][:, None] + column, 0)
-        anchor, beta = self.indices[slot], self.beta[slot] * real  # (n, k)
+        anchor, beta, _ = self.pairs.of(types)  # (n, k)
         gram = beta[:, :, None] * self._gram(anchor) * beta[:, None, :]  # (n, k, k)
         deviation = np.sqrt(np.maximum(gram.sum((1, 2)), 0) + EPSILON)
         weight = beta / deviation[:, None]
@@ -181,7 +179,7 @@ class Projection:
             rest = self._logits(ids[offsets[middle] :], offsets[middle:] - offsets[middle], pool)
             return np.concatenate([first, rest])
         lengths = np.diff(offsets)
-        sizes = np.add.reduceat(self.counts[ids], offsets[:-1]) if self.attend == "anchors" else lengths
+        sizes = np.add.reduceat(self.pairs.counts(ids), offsets[:-1]) if self.attend == "anchors" else lengths
         scores = np.empty((len(lengths), self.labels), dtype=np.float32)
         most = int((lengths if self.grouped else sizes).max())
         if not self.fixed and most > len(self._place):  # before several threads read it
@@ -204,17 +202,15 @@ class Projection:
             rows = self.cache.rows[found]  # (n, L, W)
             rows[..., : len(self.matrix)] += self._place_rows(slice(length))
             return rows, real
-        counts = self.counts[found] * real
-        ends = counts.sum(1)  # (n,)
-        owner = np.repeat(np.arange(counts.size), counts.ravel())  # (S,): which token an element belongs to
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(counts.ravel()) - counts.ravel(), counts.ravel())
-        slot = self.starts[found.ravel()[owner]] + within
-        word = owner % length
-        position = word if self.grouped else np.arange(len(owner)) - np.repeat(np.cumsum(ends) - ends, ends)
+        anchor, beta, there = self.pairs.of(found.ravel())  # (n L, k)
+        there &= real.reshape(-1, 1)
+        owner = there.nonzero()[0]  # (S,): which token an element belongs to
+        ends = np.bincount(owner // length, minlength=len(found))  # (n,)
+        position = owner % length if self.grouped else np.arange(len(owner)) - np.repeat(np.cumsum(ends) - ends, ends)
         expanded = np.arange(int(ends.max())) < ends[:, None]  # (n, T)
         rows = np.zeros((*expanded.shape, self.anchor_rows.shape[1]), dtype=np.float32)
         placed = self._place_rows(position)
-        rows[expanded] = self.beta[slot][:, None] * self.anchor_rows[self.indices[slot]] + placed
+        rows[expanded] = beta[there][:, None] * self.anchor_rows[anchor[there]] + placed
         return rows, expanded
 
     def pooled(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
@@ -321,6 +317,60 @@ def _each(work: Callable[[Any], None], items: Iterable[Any], pool: ThreadPoolExe
         for future in futures:
             future.cancel()
         wait(futures)
+
+
+class PlainPairs:
+    """The pairs of a model that is not packed."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._anchors = arrays["anchors"].astype(np.float32)
+        self._indices, self._weights = arrays["indices"].astype(np.int64), arrays["weights"].astype(np.float32)
+        self._counts = arrays["counts"].astype(np.int64)
+        self._starts = np.cumsum(self._counts) - self._counts  # (N,)
+        self.vocabulary, self.most = len(self._counts), int(self._counts.max(initial=1))
+
+    def anchors(self) -> np.ndarray:
+        """Every anchor: (K, d)."""
+        return self._anchors
+
+    def counts(self, types: np.ndarray) -> np.ndarray:
+        """How many pairs token types have."""
+        return self._counts[types]
+
+    def of(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Anchors and weights of token types (n,), padded with weight 0, and which are real: each (n, most)."""
+        column = np.arange(self.most)
+        there = column < self._counts[types][:, None]
+        slot = np.where(there, self._starts[types][:, None] + column, 0)
+        return self._indices[slot], self._weights[slot] * there, there
+
+
+class PackedPairs:
+    """The pairs of a packed model, as they are stored; the same three questions."""
+
+    def __init__(self, shape: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
+        self._shape, self._arrays = packing.Shape(**shape), arrays
+        self._starts = packing.check(self._shape, arrays)
+        self.vocabulary, self.most = self._shape.vocabulary, self._shape.most
+
+    def anchors(self) -> np.ndarray:
+        """Every anchor: (K, d)."""
+        return packing.all_anchors(self._shape, self._arrays)
+
+    def counts(self, types: np.ndarray) -> np.ndarray:
+        """How many pairs token types have."""
+        return packing.counts_of(self._shape, self._arrays, types.astype(np.int64))
+
+    def of(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Anchors and weights of token types (n,), padded with weight 0, and which are real: each (n, most)."""
+        index, weight, there = packing.lookup(self._shape, self._arrays, self._starts, types.astype(np.int64))
+        return index, weight.astype(np.float32), there
+
+
+def _weight(state: Mapping[str, np.ndarray], layer: str, inputs: int) -> np.ndarray:
+    """A layer's weights, packed or not."""
+    weight, scales = state[f"{layer}.weight"], state.get(f"{layer}.scales")
+    return (weight if scales is None else packing.layer_weight(weight, scales, inputs)).astype(np.float64)
 
 
 class TypeCache:

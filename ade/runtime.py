@@ -28,7 +28,7 @@ except ImportError:  # it is slower without, and that is all
 FEW = 16  # texts that are not worth a second thread
 KINDS = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
-    "U8": np.uint8,
+    "I8": np.int8, "U8": np.uint8,
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ class Runtime(Predictor):
             projection = Projection(config, _read_state(path / "model.safetensors"), cached_types)
             given = config.get("id2label") or {}  # transformers leaves out names nobody gave
             names = tuple(given.get(str(i), f"LABEL_{i}") for i in range(projection.labels))
-        tokenizer = read_tokenizer(path / "tokenizer.json", len(projection.counts))
+        tokenizer = read_tokenizer(path / "tokenizer.json", projection.pairs.vocabulary)
         return cls(projection, tokenizer, names, threads)
 
 

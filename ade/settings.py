@@ -29,6 +29,9 @@ class DistillationSettings:
     rounds: int = field(default=12, metadata={"help": "rounds over the table"})
     seed: int = field(default=0, metadata={"help": "what every random choice follows from"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+    size: str = field(
+        default="", metadata={"help": "a budget, as 2MB or 800kB: it decides on anchors, pairs and bits by itself"}
+    )
 
     def __post_init__(self) -> None:
         for name in ("anchors", "pairs", "rounds"):
@@ -54,10 +57,14 @@ class Architecture:
     )
     heads: int = field(default=0, metadata={"help": "attention heads; 0 for heads of width 64"})
     max_tokens: int = field(default=512, metadata={"help": "tokens a text is cut to"})
+    layer_bits: int = field(
+        default=8, metadata={"help": "4, 8 or 16: bits of the layers' weights in a model on a packed codebook"}
+    )
 
     def __post_init__(self) -> None:
         _need(self.heads >= 0, "heads", "0 or more", self.heads)
         _need(self.max_tokens >= 1, "max_tokens", "at least 1", self.max_tokens)
+        _need(self.layer_bits in (4, 8, 16), "layer_bits", "4, 8 or 16", self.layer_bits)
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ade.batching import encode, sorted_batches
 from ade.data import Dataset
-from ade.distillation import resolve_device
 from ade.errors import InputError
 from ade.folders import new_file
 from ade.inference import quiet
 from ade.progress import Report, silent
+from ade.pursuit import resolve_device
 from ade.settings import TeachingSettings
 
 TEXTS = 320_000  # how many texts the teacher is asked about where `variants` is left to us

@@ -20,11 +20,11 @@ from ade.batching import Encoded, encode, shuffled_batches
 from ade.checkpoints import Existing, RunFolder, check_run_folder
 from ade.codebook import Codebook
 from ade.data import Dataset
-from ade.distillation import resolve_device
 from ade.errors import InputError
 from ade.inference import Classifier, predict_logits
 from ade.model import AdeForSequenceClassification
 from ade.progress import Report, silent
+from ade.pursuit import resolve_device
 from ade.settings import STRONG, Architecture, TrainingSettings
 from ade.stepping import Stepper
 
@@ -211,7 +211,7 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
             seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
     model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
-    model.eval()
+    run.classifier = Classifier(model.packed(), run.classifier.tokenizer)
 
 
 def _look(run: _Run) -> float:

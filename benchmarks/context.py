@@ -99,7 +99,7 @@ def _vectors(classifier: Classifier, occurrence: Occurrence) -> tuple[Tensor, Te
     text, start, end = occurrence
     reading = read(classifier, text)
     own = [i for i, (begin, stop) in enumerate(reading.spans) if begin < end and stop > start] or [0]
-    anchors = classifier.model.ade.embedding.anchors.detach()
+    anchors = classifier.model.ade.embedding.table().detach()
     static, contextual = (mixture[own].mean(0) @ anchors for mixture in (reading.static, reading.contextual))
     return static, contextual, reading.states[own].mean(0)
 

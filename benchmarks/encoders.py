@@ -12,10 +12,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ade.batching import encode, shuffled_batches, sorted_batches
 from ade.data import Dataset
-from ade.distillation import resolve_device
 from ade.folders import new_folder
 from ade.inference import quiet
 from ade.progress import Report, silent
+from ade.pursuit import resolve_device
 
 EPOCHS, RATE = 3, 5e-5
 FEW, FEW_EPOCHS, FEW_RATE = 20_000, 15, 1e-4  # up to so many rows: chosen on rows held back of the small sets

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from ade.accelerated import Accelerated
 from ade.codebook import Codebook
-from ade.distillation import resolve_device
 from ade.embedding import AnchorEmbedding
 from ade.model import AdeForSequenceClassification, count_parameters
 from ade.progress import Report
 from ade.projection import Projection
+from ade.pursuit import resolve_device
 from ade.runtime import Runtime
 from ade.settings import Architecture
 from benchmarks.accuracy import Places
@@ -110,8 +110,7 @@ def _random_ids(batch: int, length: int) -> Tensor:
 
 def fold(model: AdeForSequenceClassification) -> Projection:
     """The model as tables."""
-    state = {name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()}
-    return Projection(model.config.to_dict(), state)
+    return Projection(model.config.to_dict(), model.arrays())
 
 
 @torch.inference_mode()

@@ -39,16 +39,21 @@ QUICK_ROWS = 400  # rows of each split in the quick harness
 
 
 def ade_run(
-    table: str, data: str, preset: str = "strong", anchors: int = 500, seed: int = 0, rows: int = 0, **shape: Any
-) -> Run:
+    table: str, data: str, preset: str = "strong", anchors: int = 500, seed: int = 0, rows: int = 0, size: str = "",
+    **shape: Any,
+) -> Run:  # fmt: skip
     """One training run of ADE, every setting spelled out, so that a changed preset is a changed run."""
     teacher = shape.pop("teacher", TEACHER)
     training = asdict(replace(PRESETS[preset], seed=seed))
     training.pop("device")
     shape = {"attend": "tokens", **shape}
-    distillation = asdict(DistillationSettings(anchors=anchors))
+    distillation = asdict(DistillationSettings(anchors=anchors, size=size))
     distillation.pop("device")
+    if not size:
+        distillation.pop("size")
     architecture = asdict(Architecture(**shape))
+    if architecture["layer_bits"] == Architecture.layer_bits:
+        architecture.pop("layer_bits")
     settings = {
         "revision": REVISION, "data": data, "rows": rows, "teacher": teacher, "preset": preset,
         "distillation": distillation, "training": training, "architecture": architecture,

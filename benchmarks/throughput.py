@@ -33,7 +33,7 @@ Predict = Callable[[Sequence[str]], object]
 def run_throughput(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Median texts a second of many texts, and milliseconds of one; how well a model is trained does not matter."""
     rows, test, about = load_rows(places, {"data": run.settings["data"], "rows": 0})
-    settings = {name: value for name, value in vars(DistillationSettings()).items() if name != "device"}
+    settings = {name: value for name, value in vars(DistillationSettings()).items() if name not in ("device", "size")}
     codebook = codebook_for(places, "deberta-v3-xsmall", settings, report)
     fast, slow = _ours(codebook, rows.names), _encoders(places, len(rows.names))
     slow["ADE anchors"] = fast.pop("ADE anchors")

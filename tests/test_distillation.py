@@ -5,8 +5,9 @@ import torch
 from conftest import word_tokenizer
 from torch.nn import functional as F
 
-from ade.distillation import count_tokens, distill, pursue, resolve_device
+from ade.distillation import count_tokens, distill
 from ade.errors import InputError
+from ade.pursuit import pursue, resolve_device
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 
