@@ -25,7 +25,7 @@ MOST_PAIRS = 62  # of a token: its code then has 6 bits
 HEADER = 1200  # bytes of a safetensors file that are not arrays
 TEMPER = 0.3  # exponent of a token's frequency in its weight: 0 for all alike
 FITS = 3  # of weights, the anchors fitted to them in between
-ROWS_AN_ANCHOR = 40  # that the anchors are first fitted on; at the end they are fitted on all
+ROWS_AN_ANCHOR = 256  # that the anchors are first fitted on; at the end they are fitted on all
 SWEEPS = 3  # over a token's weights, each rounded given the others
 
 

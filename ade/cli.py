@@ -93,6 +93,9 @@ def distill(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the codebook.", show_default=False)],
     corpus: Annotated[Path | None, typer.Option(help="Text file; its token counts weight the objective.")] = None,
+    prune_vocabulary: Annotated[
+        Path | None, typer.Option(help="Text file; tokens it never has are dropped, every text stays encodable.")
+    ] = None,
     contextual: Annotated[
         bool, typer.Option("--contextual", help="Ask the whole encoder about its vocabulary, not its input table.")
     ] = False,
@@ -116,6 +119,11 @@ def distill(
             loaded = contextual_teacher(teacher, chosen.device, report)
     else:
         loaded = load_teacher(teacher)
+    if prune_vocabulary is not None:
+        from ade.vocabulary import pruned
+
+        with _lines(str(prune_vocabulary)) as lines:
+            loaded = pruned(loaded, lines)
     frequencies = None
     if corpus is not None:
         with _lines(str(corpus)) as lines:

@@ -45,6 +45,40 @@ def speed(
         show(result, as_json, lambda to: display.latencies(to, figures, machine))
 
 
+@benchmark.command()
+def size(
+    teacher: Annotated[str, typer.Option(help="A folder, text vectors, a hub name, or 'wordllama'.")] = "wordllama",
+    budget: Annotated[list[str], typer.Option(help="Bytes, as 1MiB; may be given again.")] = ["1MiB", "2MiB"],  # noqa: B006
+    method: Annotated[list[str] | None, typer.Option(help="Only these ways; may be given again.")] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Text file; its token counts weight the cosine. Zipf's law without.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """A table in so many bytes: ADE packed beside the paper's pairs, PQ, RQ, SVD, k-means and plain int8 and int4."""
+    with _checkout():
+        from benchmarks.compressors import METHODS
+        from benchmarks.size import frequencies_of, squeezed
+    from ade.budget import parse_size
+    from ade.teachers import load_teacher
+
+    unknown = [name for name in method or () if name not in METHODS]
+    if unknown:
+        raise InputError(f"no way '{unknown[0]}'; there are {', '.join(METHODS)}")
+    budgets = [parse_size(text) for text in budget]
+    loaded = load_teacher(teacher)
+    frequency = frequencies_of(loaded, corpus)
+    found = []
+    with display.progress() as report:
+        for name in method or METHODS:
+            for bytes_asked in budgets if name not in ("int8 rows", "int4 rows") else budgets[:1]:
+                figures = squeezed(loaded, name, bytes_asked, frequency, report)
+                found.append({"method": name, "budget": bytes_asked, **figures})
+    result = {"teacher": loaded.name, "table_bytes": loaded.nbytes, "results": found}
+    show(result, as_json, lambda to: display.sizes(to, result))
+
+
 @contextmanager
 def _checkout() -> Iterator[None]:
     """Imports of the benchmarks, which are not part of the installed package."""

@@ -89,13 +89,17 @@ def codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -
     table.add_row("teacher", f"{about['teacher']}  {book.vocabulary:,} x {book.dim}")
     table.add_row(
         "anchors",
-        f"{len(book.anchors):,}, none unused" if not about["dead_anchors"] else f"{about['dead_anchors']} unused",
+        f"{about.get('anchors', len(book.anchors)):,}, {about['dead_anchors'] or 'none'} unused",
     )
     table.add_row("pairs", f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token")
     table.add_row(
         "cosine to the teacher",
         f"mean {about['cosine']:.4f}  5% {about['cosine_p5']:.3f}  95% {about['cosine_p95']:.3f}",
     )
+    if book.packing is not None:
+        bits = f"{max(1, (book.packing.shared - 1).bit_length())} an index, {book.packing.weight_bits} a weight"
+        table.add_row("bits", f"{bits}, {book.packing.anchor_bits} a number of an anchor")
+        table.add_row("rows kept whole", f"{about['whole_8']:,} in 8 bits, {about['whole_4']:,} in 4")
     table.add_row("size", f"{size(teacher_nbytes)} -> {size(book.nbytes)}, {teacher_nbytes / book.nbytes:.1f}x smaller")
     to.print(table)
 
@@ -224,3 +228,18 @@ def latencies(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]
     if limits:
         copy, product = limits["copy_bytes"] / 1e12, limits["matmul_flops"] / 1e12
         to.print(f"The device copies {copy:.2f} TB/s and multiplies {product:.0f} TFLOP/s in bfloat16.")
+
+
+def sizes(to: Console, result: Mapping[str, Any]) -> None:
+    """Ways to squeeze a table, at each budget."""
+    to.print(f"{result['teacher']}: {size(result['table_bytes'])} as it is")
+    table = _table("bytes asked for", "", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
+    order = sorted(result["results"], key=lambda each: each["budget"])
+    for each in order:
+        if not each["bytes"]:
+            table.add_row(size(each["budget"]), each["method"], "does not fit")
+            continue
+        figures = [f"{each[name]:.3f}" for name in ("cosine", "weighted_cosine", "cosine_p5", "recall_at_10")]
+        table.add_row(size(each["budget"]), each["method"], size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
+    to.print(table)
+    to.print("Cosine to the teacher's rows: mean, weighted by frequency, 5th percentile; nearest neighbours kept.")

@@ -5,7 +5,7 @@ pairs stay sparse; a table of N rows is never built.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,8 @@ class Expanded(NamedTuple):
 class Dictionary(nn.Module):
     """Shared anchors and ragged pairs, however they are kept."""
 
+    listener: Callable[[Tensor, Tensor], None] | None = None  # is shown tokens and their coefficients while training
+
     @abstractmethod
     def table(self) -> Tensor:
         """Every anchor: (K, d)."""
@@ -42,7 +44,10 @@ class Dictionary(nn.Module):
     def coefficients(self, ids: Tensor) -> Tensor:
         """Rows of the transform T for tokens (n,): dense over the K anchors, zero where a token has no pair."""
         index, weight, _ = self.pairs_of(ids)
-        return weight.new_zeros(len(ids), len(self.table())).scatter_add(1, index, weight)  # (n, K)
+        made = weight.new_zeros(len(ids), len(self.table())).scatter_add(1, index, weight)  # (n, K)
+        if self.listener is not None and made.requires_grad:
+            self.listener(ids, made)
+        return made
 
     def compose(self, ids: Tensor) -> Tensor:
         """Composed tokens (n, d): the one-step look-up of Vocabulary Projection.

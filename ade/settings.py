@@ -77,6 +77,9 @@ class TrainingSettings:
     learning_rate: float = field(
         default=7e-4, metadata={"help": "highest learning rate, after the warm-up (at 4 classes, with --fit-to-data)"}
     )
+    adapt: bool = field(
+        default=False, metadata={"help": "move pairs to the tokens whose gradient asks for more; their number stays"}
+    )
     fit_to_data: bool = field(
         default=True,
         metadata={"help": "fit rate, noise and steps to the rows, classes and lengths there are"},

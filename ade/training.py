@@ -16,10 +16,12 @@ from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedTy
 from accelerate.state import AcceleratorState
 from torch import Tensor
 
+from ade.adapting import Adapter, settled
 from ade.batching import Encoded, encode, shuffled_batches
 from ade.checkpoints import Existing, RunFolder, check_run_folder
 from ade.codebook import Codebook
 from ade.data import Dataset
+from ade.embedding import DENSE_ANCHORS, AnchorEmbedding
 from ade.errors import InputError
 from ade.inference import Classifier, predict_logits
 from ade.model import AdeForSequenceClassification
@@ -42,6 +44,7 @@ class _Run:
     accelerator: Accelerator
     classifier: Classifier
     stepper: Stepper
+    adapter: Adapter | None
     dev_texts: Encoded
     dev_labels: np.ndarray
     total: int  # steps in all
@@ -130,12 +133,28 @@ def _prepare(
     model.to(accelerator.device)
     labels = torch.from_numpy(data.labels if data.targets is None else data.targets).to(accelerator.device)
     resident = texts.to(accelerator.device)
-    stepper = Stepper(accelerator, model, settings.learning_rate, settings.weight_decay, resident, labels)
+    adapter = _adapter(model, accelerator, settings)
+    record = None if adapter is None else False  # a recorded step would not see pairs move
+    stepper = Stepper(accelerator, model, settings.learning_rate, settings.weight_decay, resident, labels, record)
     return _Run(
-        settings, accelerator, Classifier(model, codebook.tokenizer), stepper,
+        settings, accelerator, Classifier(model, codebook.tokenizer), stepper, adapter,
         encode(codebook.tokenizer, dev.texts, architecture.max_tokens).to(accelerator.device), dev.labels,
         total=settings.steps or steps_of(settings, len(texts)),
     )  # fmt: skip
+
+
+def _adapter(
+    model: AdeForSequenceClassification, accelerator: Accelerator, settings: TrainingSettings
+) -> Adapter | None:
+    if not settings.adapt:
+        return None
+    layer = model.ade.embedding
+    if accelerator.num_processes > 1:
+        raise InputError("--adapt works on one device; leave it out when several train together")
+    if not settings.train_weights or len(layer.table()) > DENSE_ANCHORS or model.config.attend == "anchors":
+        raise InputError(f"--adapt needs trained weights, up to {DENSE_ANCHORS:,} anchors, and not --attend anchors")
+    assert isinstance(layer, AnchorEmbedding)
+    return Adapter(layer)
 
 
 def fitted(settings: TrainingSettings, data: Dataset, mean_length: float) -> TrainingSettings:
@@ -202,6 +221,8 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
             loss, hits = (sums / seen).tolist()
             figures |= {"loss": loss, "accuracy": hits, "rate": seen / (time.perf_counter() - began)}
             report("train", run.step, run.total, figures)
+        if look and run.adapter is not None and 2 * run.step <= run.total:
+            _move(run, run.adapter)
         if look:
             figures |= {"step": run.step, "dev_accuracy": _look(run), "best": run.best}
             if folder is not None:
@@ -211,7 +232,14 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
             seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
     model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
+    model = model if run.adapter is None else settled(model)
     run.classifier = Classifier(model.packed(), run.classifier.tokenizer)
+
+
+def _move(run: _Run, adapter: Adapter) -> None:
+    """Move pairs, with the moments AdamW keeps for their weights."""
+    moments = run.stepper.optimizer.state[adapter.layer.weights]
+    adapter.move([moments[name] for name in ("exp_avg", "exp_avg_sq")])
 
 
 def _look(run: _Run) -> float:
@@ -225,7 +253,7 @@ def _look(run: _Run) -> float:
     run.stale += 1
     if accuracy >= run.best - (run.best * (1 - run.best) / len(run.dev_labels)) ** 0.5:
         run.stale, run.kept = 0, accuracy
-        run.kept_weights = {name: p.detach().clone() for name, p in _trained(run)}
+        run.kept_weights = {name: p.detach().clone() for name, p in (*_trained(run), *_moved(run))}
     return accuracy
 
 
@@ -233,9 +261,16 @@ def _trained(run: _Run) -> list[tuple[str, Tensor]]:
     return [(name, p) for name, p in run.classifier.model.named_parameters() if p.requires_grad]
 
 
+def _moved(run: _Run) -> list[tuple[str, Tensor]]:
+    """What says whose the pairs are, where they move."""
+    if run.adapter is None:
+        return []
+    return [(f"ade.embedding.{name}", getattr(run.adapter.layer, name)) for name in ("indices", "counts")]
+
+
 def _state(run: _Run) -> dict[str, Tensor]:
     """Everything a step changes: the trained parameters and AdamW's moments of them."""
-    state = {f"value.{name}": p.detach() for name, p in _trained(run)}
+    state = {f"value.{name}": p.detach() for name, p in (*_trained(run), *_moved(run))}
     for name, parameter in _trained(run):
         state |= {f"{kind}.{name}": moment for kind, moment in run.stepper.optimizer.state[parameter].items()}
     return state
@@ -251,6 +286,8 @@ def _restore(run: _Run, folder: RunFolder) -> None:
     progress, state, best = loaded
     run.step, run.best, run.kept, run.stale = (progress[name] for name in ("step", "best", "kept", "stale"))
     run.kept_weights = {name: tensor.to(run.accelerator.device) for name, tensor in best.items()}
+    for name, buffer in _moved(run):
+        buffer.copy_(state[f"value.{name}"])
     for name, parameter in _trained(run):
         parameter.copy_(state[f"value.{name}"])
         run.stepper.optimizer.state[parameter] = {

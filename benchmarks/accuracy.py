@@ -14,7 +14,7 @@ import numpy as np
 from ade.codebook import MARKER, Codebook
 from ade.data import EMBEDDED, Dataset, has_split, load_dataset
 from ade.demo import run_demo
-from ade.distillation import distill
+from ade.distillation import count_tokens, distill
 from ade.encoders import contextual_teacher
 from ade.errors import InputError
 from ade.evaluation import evaluate
@@ -111,22 +111,32 @@ def load_lesson(
     return taught(rows, teacher, TeachingSettings(**settings["teaching"]), (), report), dev, test, about
 
 
-def codebook_for(places: Places, teacher: str, settings: dict[str, Any], report: Report) -> Codebook:
-    """The codebook of these settings: from the work folder, or distilled now and kept there."""
-    folder = codebook_folder(places, teacher, settings)
+def codebook_for(
+    places: Places, teacher: str, settings: dict[str, Any], report: Report, corpus: str | None = None
+) -> Codebook:
+    """The codebook of these settings: from the work folder, or distilled now and kept there.
+
+    With a `corpus`, tokens count by how often they occur in the training rows of that data set.
+    """
+    folder = codebook_folder(places, teacher, settings, corpus)
     if not (folder / MARKER).exists():
         name = teacher.removesuffix(CONTEXTUAL)
         source = places.teachers / name if (places.teachers / name).exists() else name
         loaded = contextual_teacher(source, places.device, report) if teacher != name else load_teacher(source)
-        made = distill(loaded, DistillationSettings(**settings, device=places.device), report=report)
+        frequencies = None
+        if corpus:
+            texts = load_rows(places, {"data": corpus, "rows": 0})[0].texts
+            frequencies = count_tokens(loaded.tokenizer, texts, len(loaded.table))
+        made = distill(loaded, DistillationSettings(**settings, device=places.device), frequencies, report)
         if not (folder / MARKER).exists():  # another process may have been quicker
             made.save(folder)
     return Codebook.load(folder)
 
 
-def codebook_folder(places: Places, teacher: str, settings: dict[str, Any]) -> Path:
+def codebook_folder(places: Places, teacher: str, settings: dict[str, Any], corpus: str | None = None) -> Path:
     """Where the codebook of these settings is kept."""
-    return places.work / "codebooks" / "-".join([teacher, f"r{REVISION}", *(str(value) for value in settings.values())])
+    parts = [teacher, f"r{REVISION}", *(str(value) for value in settings.values()), *([corpus] if corpus else [])]
+    return places.work / "codebooks" / "-".join(parts)
 
 
 def run_main_job(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -140,7 +150,7 @@ def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], d
     """Figures and conditions of one ADE run."""
     settings = run.settings
     rows, dev, test, about = load_lesson(places, settings, report)
-    codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
+    codebook = codebook_for(places, settings["teacher"], settings["distillation"], report, settings.get("corpus"))
     training = TrainingSettings(**settings["training"], device=places.device)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

@@ -75,7 +75,7 @@ def mean(values: list[float], digits: int = 2) -> str:
     return f"{middle:.{digits}f}" + (f" ± {deviation:.{digits}f}" if len(values) > 1 else "")
 
 
-def size(count: float) -> str:
+def size_of(count: float) -> str:
     """Bytes."""
     return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 

@@ -1,8 +1,10 @@
 """What making a model costs: seconds of distillation and of training, as a user waits for them."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, models
 
@@ -30,11 +32,15 @@ def run_distillation(run: Run, places: Places, report: Report) -> tuple[dict[str
 
 
 def run_training(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The strong preset for so many steps, tokenizing and looks at the dev split included."""
+    """The strong preset for so many steps, tokenizing and looks at the dev split included; a short run warms up."""
     settings = run.settings
     rows, _, about = load_rows(places, {"data": settings["data"], "rows": 0})
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
-    preset = TrainingSettings(**settings["training"], device=places.device)
+    preset, shape = (
+        TrainingSettings(**settings["training"], device=places.device),
+        Architecture(attend=settings["attend"]),
+    )
+    train(codebook, rows.take(np.arange(0, len(rows), 20)), None, replace(preset, steps=50), shape)
     began = time.perf_counter()
-    train(codebook, rows, settings=preset, architecture=Architecture(attend=settings["attend"]), report=report)
+    train(codebook, rows, None, preset, shape, report=report)
     return {"seconds": time.perf_counter() - began}, {"data": about}

@@ -19,7 +19,7 @@ from benchmarks.costs import run_distillation, run_training
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
-from benchmarks.size import run_compression
+from benchmarks.size import run_compression, run_size
 from benchmarks.speed import run_latency, run_lookup, run_parameters
 from benchmarks.tables import TABLES, quick, runs_of
 from benchmarks.throughput import run_throughput
@@ -30,6 +30,7 @@ KINDS = {
     "peer": run_peer,
     "context": run_context,
     "compression": run_compression,
+    "size": run_size,
     "latency": run_latency,
     "distillation": run_distillation,
     "training": run_training,
@@ -46,6 +47,7 @@ GUESS = {  # seconds, before there is a record
     "peer": {"cuda": 60.0, "cpu": 120.0},
     "context": {"cuda": 120.0, "cpu": 900.0},
     "compression": {"cpu": 60.0},
+    "size": {"cpu": 90.0},
     "throughput": {"cpu": 120.0},
     "growth": {"cpu": 240.0},
     "latency": {"cuda": 200.0, "cpu": 130.0},
@@ -104,7 +106,9 @@ def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, repo
         return failed
     for run in todo:  # codebooks first, so that no two runs at once make the same
         if run.kind in ("ade", "context"):
-            codebook_for(places, run.settings["teacher"], run.settings["distillation"], report)
+            codebook_for(
+                places, run.settings["teacher"], run.settings["distillation"], report, run.settings.get("corpus")
+            )
     for done, (run, outcome) in enumerate(_at_once(todo, places, jobs)):
         finish(done, run, outcome)
     return failed

@@ -1,10 +1,16 @@
 """One function a table of `tables.py`, of the same name: its records as text, empty where there are none."""
 
 from benchmarks import paper
-from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, seconds, size
+from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, seconds, size_of
 from benchmarks.records import FP32, INT8, LIMIT
-from benchmarks.tables import ANCHORS, TABLES
+from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, TABLES
 
+CLOSENESS = {
+    "cosine": "mean cosine",
+    "weighted_cosine": "cosine by frequency",
+    "cosine_p5": "cosine, 5th percentile",
+    "recall_at_10": "neighbours kept, of 10",
+}
 WAYS = {"eager_fp32": "eager fp32", "compiled_bf16": "compiled bf16", "projected": "projected"}
 
 
@@ -31,7 +37,7 @@ def classification(book: Book) -> str:
             if found:
                 rate = book.rate_of(found[0])
                 cells = [percent(found, figure) for figure in ("accuracy", "macro_f1", "precision", "recall")]
-                cost = [size(found[0]["figures"]["bytes"]), seconds(found), "-" if rate is None else f"{rate:,.0f}"]
+                cost = [size_of(found[0]["figures"]["bytes"]), seconds(found), "-" if rate is None else f"{rate:,.0f}"]
                 rows.append([NAMES.get(name, name), f"{found[0]['data']['train_rows']:,}", *cells, *cost])
         for name, (accuracy, f1) in paper.CLASSIFICATION[data].items():
             figures = [f"{accuracy:.2f}", "-" if f1 is None else f"{f1:.2f}"]
@@ -54,7 +60,7 @@ def accuracy(book: Book) -> str:
 
 
 def _cost(found: list[Record]) -> str:
-    return "-" if not found else f"{size(found[0]['figures']['bytes'])}, {seconds(found)}"
+    return "-" if not found else f"{size_of(found[0]['figures']['bytes'])}, {seconds(found)}"
 
 
 def few(book: Book) -> str:
@@ -114,7 +120,7 @@ def compression(book: Book) -> str:
         theirs = f"{paper.STORAGE[k]:.2f}" if k in paper.STORAGE else "-"
         mib = figures["paper_width_bytes"] / 2**20
         cells = [
-            size(figures["bytes"]),
+            size_of(figures["bytes"]),
             f"{figures['ratio']:.1f}x",
             f"{figures['cosine']:.3f}",
             f"{figures['cosine_p5']:.3f}",
@@ -122,6 +128,33 @@ def compression(book: Book) -> str:
         rows.append([str(k), *cells, f"{mib:.2f}", f"{figures['paper_width_ratio']:.1f}x", theirs])
     header = ["K", "on disk, d=384", "ratio", "cosine", "cosine 5%", "MiB at d=768", "ratio at d=768", "paper's MiB"]
     return markdown(header, rows)
+
+
+def size(book: Book) -> str:
+    """Closeness at a budget, and what it takes."""
+    parts = []
+    for figure, name in CLOSENESS.items():
+        rows = []
+        for method, row in TABLES["size"]().items():
+            cells = dict.fromkeys([*(f"{mib} MiB" for mib in BUDGETS), AS_IT_COMES], "")
+            for column, runs in row.items():
+                for record in book.of(runs):
+                    each = record["figures"]
+                    shown = f"{each[figure]:.3f}" if each["bytes"] else "-"
+                    cells[column] = f"{shown} at {size_of(each['bytes'])}" if column == AS_IT_COMES else shown
+            rows.append([method, *cells.values()])
+        parts.append(markdown([name, *cells], rows))
+    return "\n\n".join(parts)
+
+
+def packed(book: Book) -> str:
+    """Accuracy and the whole file."""
+    rows = []
+    for data, row in TABLES["packed"]().items():
+        found = [book.of(runs) for runs in row.values()]
+        cells = [f"{percent(each)} ({size_of(each[0]['figures']['bytes'])})" if each else "-" for each in found]
+        rows.append([NAMES[data], *cells])
+    return markdown(["", *row], rows)
 
 
 def parameters(book: Book) -> str:
@@ -203,7 +236,7 @@ def growth(book: Book) -> str:
             cells = []
             for record in grown:
                 figure = record["figures"]["texts"][place]
-                cells += [f"{1e6 * figure['seconds'] / figure['at']:.0f}", size(figure["resident_bytes"])]
+                cells += [f"{1e6 * figure['seconds'] / figure['at']:.0f}", size_of(figure["resident_bytes"])]
             rows.append([f"{first['at']:,} texts", *cells])
         modes = [cell for record in grown for cell in (f"ADE {record['settings']['attend']}", "")]
         parts.append(markdown(["microseconds a text, memory held", *modes], rows))
@@ -220,7 +253,7 @@ def lookup(book: Book) -> str:
     rows = []
     for record in book.table("lookup"):
         shape, figures = record["settings"], record["figures"]
-        cells = [f"{figures[way]['ms']:.2f} ms, {size(figures[way]['bytes'])}" for way in figures]
+        cells = [f"{figures[way]['ms']:.2f} ms, {size_of(figures[way]['bytes'])}" for way in figures]
         rows.append([f"{shape['vocabulary']:,} / {shape['anchors']:,} / {shape['pairs']}", *cells])
     return markdown(["N / K / k", "projection", "two-stage", "flat table", "nn.Embedding"], rows)
 
@@ -234,9 +267,9 @@ def _main_job(figures: Record) -> str:
     lines = [f"{'WordNet glosses, 25 classes':<28}{'accuracy':>9}{'macro F1':>10}{'training':>10}{'size':>10}"]
     for row in figures["results"]:
         cells = f"{100 * row['accuracy']:>9.2f}{100 * row['macro_f1']:>10.2f}{row['seconds']:>8.0f} s"
-        lines.append(f"{row['name']:<28}{cells}{size(row['bytes']):>10}")
+        lines.append(f"{row['name']:<28}{cells}{size_of(row['bytes']):>10}")
     table, codebook = figures["table_bytes"], figures["codebook_bytes"]
-    lines += ["", f"Embedding table {size(table)}, codebook {size(codebook)}: {table / codebook:.1f}x smaller, "
+    lines += ["", f"Embedding table {size_of(table)}, codebook {size_of(codebook)}: {table / codebook:.1f}x smaller, "
         f"mean cosine {figures['cosine']:.3f}.", "", "bank", "anchor  weight  nearest words"]  # fmt: skip
     bank = next(word for word in figures["words"] if word["word"] == "bank")
     lines += [f"{use['anchor']:>6}  {use['weight']:+.3f}  {', '.join(use['nearest'])}" for use in bank["anchors"][:4]]

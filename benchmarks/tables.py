@@ -34,6 +34,11 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # training setti
     "tokens in place of gated" if ATTEND == "gated" else "gated in place of tokens": (
         {}, {"attend": "tokens" if ATTEND == "gated" else "gated"}),
 }  # fmt: skip
+BUDGETS, AS_IT_COMES = (1, 2, 4, 8), "as it comes"  # MiB
+PACKED: dict[str, dict[str, Any]] = {
+    "2 MB": {"size": "1380kB"},
+    "1 MB": {"size": "680kB", "layer_bits": 4},
+}  # codebook, layers
 ABLATED = ("ag_news", "wordnet")
 QUICK_ROWS = 400  # rows of each split in the quick harness
 
@@ -46,11 +51,10 @@ def ade_run(
     teacher = shape.pop("teacher", TEACHER)
     training = asdict(replace(PRESETS[preset], seed=seed))
     training.pop("device")
+    if not training["adapt"]:
+        training.pop("adapt")
     shape = {"attend": "tokens", **shape}
-    distillation = asdict(DistillationSettings(anchors=anchors, size=size))
-    distillation.pop("device")
-    if not size:
-        distillation.pop("size")
+    distillation = distillation_of(anchors, size)
     architecture = asdict(Architecture(**shape))
     if architecture["layer_bits"] == Architecture.layer_bits:
         architecture.pop("layer_bits")
@@ -59,6 +63,15 @@ def ade_run(
         "distillation": distillation, "training": training, "architecture": architecture,
     }  # fmt: skip
     return Run(table, "ade", settings)
+
+
+def distillation_of(anchors: int = 500, size: str = "") -> dict[str, Any]:
+    """The settings of a codebook, as a run has them."""
+    settings = asdict(DistillationSettings(anchors=anchors, size=size))
+    settings.pop("device")
+    if not size:
+        settings.pop("size")
+    return settings
 
 
 def peer_run(table: str, data: str, peer: str, seed: int = 0, rows: int = 0) -> Run:
@@ -176,6 +189,32 @@ def compression() -> Grid:
     return one(*(Run("compression", "compression", {**settings, "anchors": k}) for k in ANCHORS))
 
 
+def size() -> Grid:
+    """The table in so many bytes: ours packed, the paper's pairs, and what people use instead."""
+
+    def run(method: str, budget: int) -> list[Run]:
+        settings = {"revision": REVISION, "teacher": TEACHER, "method": method, "budget": budget}
+        return [Run("size", "size", settings)]
+
+    swept = ("ADE, packed", "paper's plain pairs", "PQ (faiss)", "RQ (faiss)", "SVD, int8", "k-means")
+    grid = {method: {f"{mib} MiB": run(method, mib << 20) for mib in BUDGETS} for method in swept}
+    return grid | {method: {AS_IT_COMES: run(method, 0)} for method in ("int4 rows", "int8 rows")}
+
+
+def packed() -> Grid:
+    """Accuracy of models of 2 MB and under 1 MB, their codebooks budgeted by the words of the training rows."""
+    grid: Grid = {}
+    for data in (*DATA, "wordnet"):
+        whole = {"unpacked": seeds("packed", data, attend=ATTEND)}
+        small = {
+            f"{total} in all": [changed(run, corpus=data) for run in seeds("packed", data, attend=ATTEND, **shape)]
+            for total, shape in PACKED.items()
+        }
+        adapted = [changed(run, {"adapt": True}) for run in small["1 MB in all"][:1]]
+        grid[data] = whole | small | {"1 MB, --adapt (one seed)": adapted}
+    return grid
+
+
 def parameters() -> Grid:
     """Component by component."""
     return one(Run("parameters", "parameters", {"dim": 768, "labels": 4, "anchors": 100}))
@@ -236,7 +275,7 @@ TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
         demo, classification, accuracy, few, ablation, context, sat, anchors, attend, gpe,
-        compression, parameters, latency, costs, throughput, growth, lookup,
+        compression, size, packed, parameters, latency, costs, throughput, growth, lookup,
     )
 }  # fmt: skip
 

@@ -19,9 +19,10 @@ from ade.inference import Classifier, predict_logits, quiet
 from ade.model import AdeForSequenceClassification
 from ade.predictor import tokenize
 from ade.progress import Report
-from ade.settings import Architecture, DistillationSettings
+from ade.settings import Architecture
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import FP32, INT8, LIMIT, Run
+from benchmarks.tables import distillation_of
 
 REPEATS, SINGLES = 7, 60
 SLOW = 256  # texts for systems of a few hundred a second
@@ -33,8 +34,7 @@ Predict = Callable[[Sequence[str]], object]
 def run_throughput(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Median texts a second of many texts, and milliseconds of one; how well a model is trained does not matter."""
     rows, test, about = load_rows(places, {"data": run.settings["data"], "rows": 0})
-    settings = {name: value for name, value in vars(DistillationSettings()).items() if name not in ("device", "size")}
-    codebook = codebook_for(places, "deberta-v3-xsmall", settings, report)
+    codebook = codebook_for(places, "deberta-v3-xsmall", distillation_of(), report)
     fast, slow = _ours(codebook, rows.names), _encoders(places, len(rows.names))
     slow["ADE anchors"] = fast.pop("ADE anchors")
     texts = list(test.texts)

@@ -10,7 +10,8 @@ from conftest import FILLER, WORDS, topic_texts, word_tokenizer
 from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from benchmarks import context, growth, records, report
+from ade.teachers import Teacher
+from benchmarks import compressors, context, growth, records, report, size
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
@@ -172,3 +173,36 @@ def test_growth_is_measured_stage_by_stage(places, tmp_path, monkeypatch, mode):
     assert all(point["microseconds"] > 0 for name in ("length", "anchors", "pairs") for point in figures[name])
     assert 0 < figures["hit_rate"] < 1
     assert set(stages) >= {"find rows", "gather, add positions", "attention", "gates, pooling"}
+
+
+def test_every_way_to_squeeze_a_table_keeps_its_budget(places):
+    """Real faiss, a table with structure: what is asked for is not overstepped, and more bytes bring more."""
+    pytest.importorskip("faiss", reason="faiss is of the extra 'bench'")
+    generator = torch.Generator().manual_seed(0)
+    words = word_tokenizer([f"w{i}" for i in range(1998)])
+    table = torch.randn(30, 24, generator=generator)[torch.randint(30, (2000,), generator=generator)]
+    teacher = Teacher("made", table + 0.5 * torch.randn(2000, 24, generator=generator), words)
+    frequency = size.frequencies_of(teacher, None)
+    for method in compressors.METHODS:
+        found = [size.squeezed(teacher, method, budget, frequency) for budget in (40_000, 60_000)]
+        for figures, budget in zip(found, (40_000, 60_000), strict=True):
+            if figures["bytes"] and not method.startswith("int"):
+                assert figures["bytes"] <= budget, method
+        assert -1 <= found[0].get("cosine_p5", 0) <= found[0].get("cosine", 0) <= 1
+        if found[0]["bytes"] and found[1]["bytes"] > 1.2 * found[0]["bytes"]:
+            assert found[1]["cosine"] > found[0]["cosine"] - 0.01, method
+    exact = compressors.closeness(
+        torch.nn.functional.normalize(teacher.table, dim=1).numpy(), teacher.table.numpy(), frequency
+    )
+    assert exact["recall_at_10"] == 1
+    assert exact["cosine"] == pytest.approx(1)
+
+
+def test_a_codebook_budgeted_by_its_corpus_is_trained_packed(places, tmp_path):
+    run = runs_of("packed")[3]
+    assert run.settings["corpus"] == "ag_news"
+    short = {**run.settings["training"], "steps": 5, "batch_size": 16}
+    small = {**run.settings, "training": short, "distillation": {**run.settings["distillation"], "size": "4kB"}}
+    assert reproduce([Run("packed", "ade", small)], places, tmp_path / "results") == []
+    figures = records.load(tmp_path / "results")[0]["figures"]
+    assert figures["bytes"] < 20_000
