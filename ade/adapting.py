@@ -25,7 +25,7 @@ class Adapter:
 
     def __init__(self, layer: AnchorEmbedding) -> None:
         self.layer = layer
-        layer.max_pairs = min(ROOM * layer.max_pairs, len(layer.anchors), 255)
+        layer.max_pairs = max(layer.max_pairs, min(ROOM * layer.max_pairs, len(layer.anchors), 255))
         self.shared = (layer.packing.shared if layer.packing else 0) or len(layer.anchors)
         self.asked = torch.zeros(len(layer.counts), len(layer.anchors), device=layer.anchors.device)  # (N, K)
         layer.listener = self._listen
@@ -57,11 +57,14 @@ class Adapter:
         return count
 
     def _small(self, owner: Tensor) -> Tensor:
-        """Pairs whose weight rounds to nothing beside their token's largest, the smallest first."""
+        """Pairs whose weight rounds to nothing beside their token's largest, which it keeps; the smallest first."""
         layer = self.layer
         size = layer.weights.abs()
         largest = torch.zeros(len(layer.counts), device=size.device).scatter_reduce(0, owner, size, "amax")
         share = size / largest[owner].clamp(min=1e-12)
+        place = torch.arange(len(size), device=size.device)
+        first = torch.where(size == largest[owner], place, len(size))
+        share[torch.full_like(layer.offsets, len(size)).scatter_reduce(0, owner, first, "amin")] = torch.inf
         levels = 2 ** (layer.packing.weight_bits - 1) - 1 if layer.packing else 0
         order = share.argsort(stable=True)
         return order[: int((share < (0.5 / levels if levels else SMALL)).sum())]

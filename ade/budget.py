@@ -36,7 +36,7 @@ def parse_size(text: str) -> int:
     unit = text.strip()[len(number) :].strip().lower()
     try:
         size = int(float(number) * units[unit])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         raise InputError(f"'{text}' is not a size; write 2MB, 1.5MiB or 800kB") from None
     if size <= 0:
         raise InputError(f"a size must be more than nothing, not '{text}'")
@@ -67,16 +67,18 @@ def distill_to_size(
     shared = max(2, min(anchors_wanted, 1 << (max(2, count // 8).bit_length() - 1)))
     packing = Packing(shared=shared)
     pair_bits = (shared - 1).bit_length() + packing.weight_bits
+    special = _special(teacher, count)
     room = _room(size, count, dim, packing, 1)
-    if room < count * pair_bits:
-        least = (count * pair_bits - room) // 8 + size
+    needed = count * pair_bits + len(special) * (8 * dim + 16 - pair_bits)
+    if room < needed + count:  # a bit a token for codes that count further
+        least = (needed + count - room) // 8 + size
         raise InputError(f"{size:,} bytes are too few for {count:,} tokens; they need at least about {least:,}")
     pairs = max(1, round(min(room / pair_bits / count, MOST_PAIRS)))
     fitting = replace(settings, anchors=shared, pairs=min(pairs, shared, 8), solver="pursuit", signed=True)
     anchors = fit_anchors(rows, fitting, torch.Generator().manual_seed(settings.seed), report, ROWS_AN_ANCHOR)
     choices = _choices(rows, anchors, min(MOST_PAIRS, shared, max(4, 2 * pairs)), report)
     room = _room(size, count, dim, packing, choices.cosines.shape[1])
-    counts = _allocate(choices, weight.to(torch.float64), _special(teacher, count), room, pair_bits, dim)
+    counts = _allocate(choices, weight.to(torch.float64), special, room, pair_bits, dim)
     return _made(teacher, rows, anchors, choices, counts, packing, settings, report)
 
 
@@ -133,6 +135,8 @@ def _allocate(choices: _Choices, weight: Tensor, special: Tensor, room: float, p
         taken = (worth - price * cost).argmax(1)
         low, high = (price, high) if float(cost[taken].sum()) > room else (low, price)
     taken = (worth - high * cost).argmax(1)
+    if float(cost[taken].sum()) > room:
+        raise InputError(f"the budget is too small by {(int(cost[taken].sum()) - room) // 8:,} bytes")
     return torch.where(taken == most, 0, torch.where(taken == most + 1, -1, taken + 1))
 
 

@@ -174,7 +174,7 @@ class Codebook:
             about = json.loads((folder / MARKER).read_text("utf8"))
         except ValueError as error:
             raise InputError(f"{folder / MARKER}: not readable JSON ({error})") from None
-        form = about.pop("format", None)
+        form = about.pop("format", None) if isinstance(about, dict) else None
         if form not in (1, 2):
             raise InputError(f"{folder / MARKER}: a codebook format this version does not know")
         try:

@@ -135,11 +135,14 @@ class AnchorEmbedding(Dictionary):
         mask = column < self.counts[ids].unsqueeze(1)  # (n, k)
         slot = torch.where(mask, self.offsets[ids].unsqueeze(1) + column, 0)  # (n, k)
         weight = self.weights.gather(0, slot.flatten()).view_as(slot) * mask  # its gradient is a plain sum
+        index = self.indices[slot].long()
         if self.packing is not None:
+            shared = self.packing.shared or len(self.anchors)
+            weight = torch.where(index >= shared, weight.abs(), weight)  # a row of one's own has no sign to store
             levels = 2 ** (self.packing.weight_bits - 1) - 1
             step = weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / levels
             weight = weight + ((weight / step).round() * step - weight).detach()
-        return self.indices[slot].long(), weight, mask
+        return index, weight, mask
 
 
 class PackedEmbedding(Dictionary):
@@ -160,7 +163,7 @@ class PackedEmbedding(Dictionary):
     def starts(self) -> Tensor:
         """Where blocks of tokens begin, worked out once; refuses arrays that were damaged."""
         codes: Tensor = self.get_buffer("codes")
-        state = (id(codes), codes.device)
+        state = (id(codes), codes.device, 0 if codes.is_inference() else codes._version)
         if self._starts is None or self._starts[0] != state:
             found = torch.from_numpy(packing.check(self.shape, self.arrays()))
             self._starts = (state, found.to(codes.device))
@@ -168,11 +171,12 @@ class PackedEmbedding(Dictionary):
 
     def table(self) -> Tensor:
         """Every anchor: (K, d)."""
-        return packing.all_anchors(self.shape, self.arrays())
+        return packing.all_anchors(self.shape, self.arrays()).to(self.get_buffer("scale_range").dtype)
 
     def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
-        return packing.lookup(self.shape, self.arrays(), self.starts(), ids)
+        index, weight, real = packing.lookup(self.shape, self.arrays(), self.starts(), ids)
+        return index, weight.to(self.get_buffer("scale_range").dtype), real
 
 
 def rounded(rows: Tensor, bits: int) -> Tensor:
@@ -182,9 +186,10 @@ def rounded(rows: Tensor, bits: int) -> Tensor:
             near = rows.half().float()
         else:
             levels = 2 ** (bits - 1) - 1
-            step = (rows.abs().amax(1, keepdim=True) / levels).clamp(min=1e-6).half().float()
-            near = (rows / step).round().clamp(-levels, levels) * step
-    return rows + (near - rows).detach()
+            wide = rows.float()
+            step = (wide.abs().amax(1, keepdim=True) / levels).clamp(min=1e-6).half().float()
+            near = (wide / step).round().clamp(-levels, levels) * step
+    return rows + (near.to(rows.dtype) - rows).detach()
 
 
 class RoundedLinear(nn.Linear):

@@ -72,7 +72,8 @@ class Classifier(Predictor):
         tensors = chain(self.model.parameters(), self.model.buffers())
         state = [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
         if self._folded is None or self._folded[0] != state:
-            projection = Projection(self.model.config.to_dict(), self.model.arrays(), CACHED_TYPES)
+            stored = self.model.packed()  # as it will be, where it is only rounded so far
+            projection = Projection(stored.config.to_dict(), stored.arrays(), CACHED_TYPES)
             fast: Runtime | Accelerated | None = None
             if self.model.device.type == "cpu":
                 fast = Runtime(projection, self.tokenizer, self.names)
@@ -92,7 +93,7 @@ class Classifier(Predictor):
     def write(self, folder: Path) -> None:
         """Write the files of a model folder into a folder as it is."""
         with quiet():
-            self.model.save_pretrained(folder)
+            self.model.packed().save_pretrained(folder)
         plain = Tokenizer.from_str(self.tokenizer.to_str())
         plain.no_truncation()
         _wrapped(plain, self.model.config.max_tokens).save_pretrained(folder)
@@ -105,10 +106,11 @@ class Classifier(Predictor):
             model, found = AdeForSequenceClassification.from_pretrained(
                 path, use_safetensors=True, output_loading_info=True
             )
-            if isinstance(model.ade.embedding, PackedEmbedding):
-                model.ade.embedding.starts()  # what is damaged is refused now
         if model.config.model_type != "ade" or any(found.values()):
             raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
+        with reading_model(path):
+            if isinstance(model.ade.embedding, PackedEmbedding):
+                model.ade.embedding.starts()  # what is damaged is refused now
         return cls(model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json", model.config.vocab_size))
 
 

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
 from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, linear
-from ade.packing import Packing, pack, pack_layer
+from ade.packing import Packing, check, pack, pack_layer
 from ade.settings import Architecture
 
 
@@ -244,6 +244,7 @@ class AdeForSequenceClassification(AdePreTrainedModel):
                 kept[name], kept[f"{layer}.scales"] = pack_layer(array, packing.layer_bits)
             else:
                 kept[name] = array
+        check(shape, arrays)
         config = AdeConfig.from_dict({**self.config.to_dict(), "packed": asdict(shape)})
         made = AdeForSequenceClassification(config)
         made.load_state_dict({name: torch.from_numpy(array) for name, array in kept.items()})

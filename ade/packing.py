@@ -68,6 +68,14 @@ class Shape:
         """Bits of a token's code."""
         return (self.most + 1).bit_length()
 
+    def __post_init__(self) -> None:
+        numbers = asdict(self).values()
+        whole = all(type(number) is int and number >= 0 for number in numbers)
+        if not whole or self.anchors < 1 or not 2 <= self.weight_bits <= 8 or self.anchor_bits not in (8, 16):
+            raise InputError("a packed codebook's shape is not one that can be")
+        if self.index_bits + self.weight_bits > 8 * PAD - 7:
+            raise InputError(f"a codebook of {self.anchors:,} anchors and {self.weight_bits} bits cannot be packed")
+
     def arrays(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Type and shape of every array."""
         stream = -(-self.pairs * (self.index_bits + self.weight_bits) // 8)
@@ -194,7 +202,8 @@ def check(shape: Shape, arrays: Mapping[str, Array]) -> Array:
             raise InputError(f"'{name}' should be {kind} of shape {size}")
     codes = read_bits(_numpy(arrays["codes"]), shape.count_bits, np.arange(shape.vocabulary))
     sizes = np.stack([np.maximum(codes - 1, 0) * (codes > WHOLE_4), codes == WHOLE_8, codes == WHOLE_4], 1)  # (N, 3)
-    if tuple(sizes.sum(0)) != (shape.pairs, shape.whole_8, shape.whole_4) or codes.max(initial=0) > shape.most + 1:
+    most = max(1, int(codes.max(initial=0)) - 1)
+    if tuple(sizes.sum(0)) != (shape.pairs, shape.whole_8, shape.whole_4) or most != shape.most:
         raise InputError("its counts do not add up; the file is damaged")
     if shape.anchors < 2**shape.index_bits:
         for start in range(0, shape.pairs, 1 << 18):

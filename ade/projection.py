@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ade import packing
+from ade.errors import InputError
 
 INSIDE = "ade.embedding."
 EPSILON = 1e-5  # LayerNorm's
@@ -51,6 +52,8 @@ class Projection:
         self.dim, self.heads = self.anchors.shape[1], int(config["num_attention_heads"])
         self.labels, self.most = len(state["classifier.bias"]), self.pairs.most
         self.longest = int(config["max_tokens"])
+        if self.dim % self.heads:
+            raise InputError(f"dimension {self.dim} is not divisible by {self.heads} heads")
         centred = self.anchors - self.anchors.mean(1, keepdims=True)
         self._fold(state, centred)
         self.lock = threading.RLock()  # one batch at a time: the cache changes hands
@@ -328,6 +331,9 @@ class PlainPairs:
         self._counts = arrays["counts"].astype(np.int64)
         self._starts = np.cumsum(self._counts) - self._counts  # (N,)
         self.vocabulary, self.most = len(self._counts), int(self._counts.max(initial=1))
+        fits = self._counts.min(initial=0) >= 0 and self._counts.sum() == len(self._indices) == len(self._weights)
+        if not fits or not (0 <= self._indices.min(initial=0) <= self._indices.max(initial=0) < len(self._anchors)):
+            raise InputError("its pairs do not add up, or an index lies outside the anchors")
 
     def anchors(self) -> np.ndarray:
         """Every anchor: (K, d)."""

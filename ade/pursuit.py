@@ -18,6 +18,8 @@ from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import DistillationSettings
 
+DENSE = 1024  # up to so many anchors, products of dense coefficients are quicker than sums over pairs
+
 
 @dataclass
 class Rows:
@@ -125,20 +127,22 @@ def pursue(
     """
     n = len(target)
     chosen = torch.empty(n, 0, dtype=torch.int64, device=target.device)
+    products = target.new_empty(n, pairs, pairs)  # of the chosen anchors
     left = target  # (n, K): products of the residual with the anchors
     for step in range(pairs):
         score = left.abs() if signed else left.clone()
         score.scatter_(1, chosen, -torch.inf)
         chosen = torch.cat([chosen, score.argmax(1, keepdim=True)], 1)  # (n, s)
-        small = gram[chosen.unsqueeze(2), chosen.unsqueeze(1)]  # (n, s, s)
-        small.diagonal(dim1=1, dim2=2).add_(1e-5)
+        products[:, step, : step + 1] = products[:, : step + 1, step] = gram[chosen[:, -1:], chosen]
+        products[:, step, step] += 1e-5
+        small = products[:, : step + 1, : step + 1]  # (n, s, s)
         weights = torch.linalg.solve_ex(small, target.gather(1, chosen).unsqueeze(2)).result  # (n, s, 1)
         if not signed:
             weights = weights.clamp(min=0)
         if path is not None:
             path.append((weights.squeeze(2) * target.gather(1, chosen)).sum(1).clamp(0, 1).sqrt())
         if step + 1 < pairs:
-            left = target - torch.bmm(weights.transpose(1, 2), gram[chosen]).squeeze(1)
+            left = target - F.embedding_bag(chosen, gram, mode="sum", per_sample_weights=weights.squeeze(2))
     weights = weights.squeeze(2)
     product = (weights * target.gather(1, chosen)).sum(1)
     norm = torch.einsum("ns,nst,nt->n", weights, small, weights).clamp(min=1e-12).sqrt()
@@ -150,12 +154,18 @@ def update_anchors(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor
     count, dim = anchors.shape
     square = torch.zeros(count, count, device=anchors.device)
     product = torch.zeros(count, dim, device=anchors.device)
-    for part, block, importance in rows.blocks(8192):
-        coefficients = torch.zeros(len(block), count, device=anchors.device)
-        coefficients.scatter_add_(1, indices[part].to(anchors.device), weights[part].to(anchors.device))
-        scaled = coefficients * (importance / cosine[part].to(anchors.device).clamp(min=0.1)).unsqueeze(1)
-        square += scaled.T @ coefficients
-        product += scaled.T @ block
+    for part, block, importance in rows.blocks(2048 if count > DENSE else 8192):
+        index, weight = indices[part].to(anchors.device), weights[part].to(anchors.device)  # (n, k)
+        scaled = weight * (importance / cosine[part].to(anchors.device).clamp(min=0.1)).unsqueeze(1)
+        if count > DENSE:  # a row has few of many anchors: sums over its own pairs
+            both = (index.unsqueeze(2) * count + index.unsqueeze(1)).flatten()
+            square.view(-1).index_add_(0, both, (scaled.unsqueeze(2) * weight.unsqueeze(1)).flatten())
+            product.index_add_(0, index.flatten(), (scaled.unsqueeze(2) * block.unsqueeze(1)).flatten(0, 1))
+        else:
+            empty = torch.zeros(len(block), count, device=anchors.device)
+            coefficients, by_importance = (empty.scatter_add(1, index, values) for values in (weight, scaled))
+            square += by_importance.T @ coefficients
+            product += by_importance.T @ block
     used = square.diagonal() > 0
     ridge = 1e-3 * square.diagonal().clamp(min=1e-3)
     fitted = torch.linalg.solve(square + ridge.diag(), product + ridge.unsqueeze(1) * anchors)

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from ade.distillation import distill
+from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
@@ -23,7 +24,10 @@ Squeezed = tuple[np.ndarray, int] | None
 
 def ade(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Squeezed:
     """ADE, packed and budgeted."""
-    codebook = distill(teacher, DistillationSettings(size=str(budget)), report=report)
+    try:
+        codebook = distill(teacher, DistillationSettings(size=str(budget)), report=report)
+    except InputError:
+        return None
     return torch.cat([block for _, block in codebook.blocks()]).numpy(), codebook.nbytes
 
 
@@ -45,12 +49,14 @@ def product_quantiser(teacher: Teacher, rows: np.ndarray, budget: int, report: R
     most = (budget - 2 * 256 * dim) // count
     if most < 1:
         return None
-    # A width that the parts do not divide is filled up with zeros, which cost nothing: any number of parts can be had.
-    parts, wide = int(most), -(-dim // int(most)) * int(most)
-    filled = np.ascontiguousarray(np.pad(rows, ((0, 0), (0, wide - dim))))
-    coder = faiss.ProductQuantizer(wide, parts, 8)
+    # Parts of as many numbers as can be, or one fewer: a zero fills these up and costs nothing.
+    parts, wide = int(most), -(-dim // int(most))
+    places = np.concatenate([np.arange(len(part)) + wide * i for i, part in enumerate(np.array_split(rows[0], parts))])
+    filled = np.zeros((count, wide * parts), np.float32)
+    filled[:, places] = rows
+    coder = faiss.ProductQuantizer(wide * parts, parts, 8)
     coder.train(_sample(filled))
-    return coder.decode(coder.compute_codes(filled))[:, :dim], count * parts + 2 * 256 * dim
+    return coder.decode(coder.compute_codes(filled))[:, places], count * parts + 2 * 256 * dim
 
 
 def residual_quantiser(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Squeezed:
@@ -83,7 +89,7 @@ def clusters(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) ->
     centres = int((budget - 2 * count) // (2 * dim))
     if centres < 2:
         return None
-    means = faiss.Kmeans(dim, centres, niter=12, max_points_per_centroid=40, seed=0)
+    means = faiss.Kmeans(dim, centres, niter=12, min_points_per_centroid=1, max_points_per_centroid=40, seed=0)
     means.train(rows)
     return means.centroids[means.index.search(rows, 1)[1][:, 0]], 2 * count + 2 * centres * dim
 

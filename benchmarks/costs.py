@@ -1,6 +1,7 @@
 """What making a model costs: seconds of distillation and of training, as a user waits for them."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,13 @@ def run_training(run: Run, places: Places, report: Report) -> tuple[dict[str, An
         Architecture(attend=settings["attend"]),
     )
     train(codebook, rows.take(np.arange(0, len(rows), 20)), None, replace(preset, steps=50), shape)
+    steps = 0
+
+    def counted(what: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        nonlocal steps
+        steps = done if what == "train" else steps
+        report(what, done, total, figures)
+
     began = time.perf_counter()
-    train(codebook, rows, None, preset, shape, report=report)
-    return {"seconds": time.perf_counter() - began}, {"data": about}
+    train(codebook, rows, None, preset, shape, report=counted)
+    return {"seconds": time.perf_counter() - began, "steps": steps}, {"data": about}

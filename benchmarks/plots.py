@@ -27,6 +27,8 @@ def draw(found: list[dict[str, Any]]) -> None:
         ("anchors", _anchors),
         ("cosine", _cosine),
         ("growth", _growth),
+        ("pareto", _pareto),
+        ("stages", _stages),
     ):
         figure, axes = pyplot.subplots()
         if plot(axes, book):
@@ -47,6 +49,11 @@ def _points(book: Book) -> list[tuple[str, dict[str, float]]]:
                     {**figures, "texts_per_second": book.rate_of(found[0])},
                 )
             )
+    for name, runs in TABLES["packed"]()["ag_news"].items():
+        found = book.of(runs)
+        if found and name.endswith("in all"):
+            figures = {**found[0]["figures"], "accuracy": sum(r["figures"]["accuracy"] for r in found) / len(found)}
+            points.append((f"ADE, {name.removesuffix(' in all')}", {**figures, "texts_per_second": None}))
     return points
 
 
@@ -121,3 +128,44 @@ def _growth(axes: Any, book: Book) -> bool:
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)
     return True
+
+
+def _pareto(axes: Any, book: Book) -> bool:
+    drawn = False
+    for method, row in TABLES["size"]().items():
+        found = [record["figures"] for runs in row.values() for record in book.of(runs)]
+        line = sorted((each["bytes"] / 2**20, each["cosine"]) for each in found if each["bytes"])
+        if line:
+            ours = method.startswith("ADE")
+            axes.plot(*zip(*line, strict=True), "-o", label=method, linewidth=2.5 if ours else 1.2,
+                      color="#c0392b" if ours else None, zorder=3 if ours else 2)  # fmt: skip
+            drawn = True
+    axes.set(xscale="log", xlabel="MiB in all", ylabel="mean cosine to DeBERTa-v3-xsmall's table")
+    axes.grid(alpha=0.25)
+    if drawn:
+        axes.legend(frameon=False, fontsize=8)
+    return drawn
+
+
+def _stages(axes: Any, book: Book) -> bool:
+    """Where the time of a prediction goes, each bar all of it: on a CPU core, and in a large batch on a GPU."""
+    bars: dict[str, dict[str, float]] = {}
+    for record in book.table("growth"):
+        if record["kind"] == "stages":
+            bars[f"CPU, {record['settings']['attend']}"] = record["figures"]
+    for record in book.everywhere("latency"):
+        for name, large in record["figures"].get("large", {}).items():
+            spent = {key.removesuffix(" ms"): value for key, value in large.items() if key.endswith(" ms")}
+            bars[f"GPU, {name.removeprefix('ADE ')}"] = spent
+    stages = list(dict.fromkeys(stage for spent in bars.values() for stage in spent))
+    for place, spent in enumerate(bars.values()):
+        start, total = 0.0, sum(spent.values())
+        for stage, value in spent.items():
+            share = 100 * value / total
+            axes.barh(place, share, left=start, color=f"C{stages.index(stage)}", edgecolor="white", alpha=0.7)
+            if share > 9:
+                words = stage.replace(", ", ",\n").replace(" (", "\n(")
+                axes.text(start + share / 2, place, words, ha="center", va="center", fontsize=7)
+            start += share
+    axes.set(yticks=range(len(bars)), yticklabels=list(bars), xlabel="share of the time, %")
+    return bool(bars)

@@ -21,6 +21,8 @@ PLOTS = {
     "compression": "plots/cosine.png",
     "throughput": "plots/speed.png",
     "growth": "plots/growth.png",
+    "size": "plots/pareto.png",
+    "latency": "plots/stages.png",
 }
 SECTIONS: dict[str, Callable[[Book], str]] = {name: getattr(sections, name) for name in TABLES}
 

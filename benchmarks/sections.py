@@ -204,7 +204,7 @@ def costs(book: Book) -> str:
     for record in book.everywhere("costs"):
         what = "distillation, 128,100 x 768, K=700, 8 pairs"
         if record["kind"] == "training":
-            what = f"training, AG News, 6,000 steps of 64, {record['settings']['attend']}"
+            what = f"training, AG News, at most 6,000 steps of 64, {record['settings']['attend']}"
         rows.append([what, record["device"]["name"], f"{record['figures']['seconds']:.1f} s"])
     return markdown(["", "device", "seconds"], rows)
 

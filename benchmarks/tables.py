@@ -34,7 +34,7 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # training setti
     "tokens in place of gated" if ATTEND == "gated" else "gated in place of tokens": (
         {}, {"attend": "tokens" if ATTEND == "gated" else "gated"}),
 }  # fmt: skip
-BUDGETS, AS_IT_COMES = (1, 2, 4, 8), "as it comes"  # MiB
+BUDGETS, AS_IT_COMES = (1, 1.85, 2, 4, 8), "as it comes"  # MiB; 1.85 is a hundredth of the table
 PACKED: dict[str, dict[str, Any]] = {
     "2 MB": {"size": "1380kB"},
     "1 MB": {"size": "680kB", "layer_bits": 4},
@@ -197,7 +197,7 @@ def size() -> Grid:
         return [Run("size", "size", settings)]
 
     swept = ("ADE, packed", "paper's plain pairs", "PQ (faiss)", "RQ (faiss)", "SVD, int8", "k-means")
-    grid = {method: {f"{mib} MiB": run(method, mib << 20) for mib in BUDGETS} for method in swept}
+    grid = {method: {f"{mib} MiB": run(method, int(mib * 2**20)) for mib in BUDGETS} for method in swept}
     return grid | {method: {AS_IT_COMES: run(method, 0)} for method in ("int4 rows", "int8 rows")}
 
 

@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ade.batching import Encoded, encode, sorted_batches
 from ade.codebook import Codebook
 from ade.inference import Classifier, predict_logits, quiet
 from ade.model import AdeForSequenceClassification
+from ade.packing import Packing
 from ade.predictor import tokenize
 from ade.progress import Report
 from ade.settings import Architecture
@@ -80,6 +82,10 @@ def _ours(codebook: Codebook, names: Sequence[str]) -> dict[str, Predict]:
         systems[f"ADE {mode}"] = classifier.predict
         if mode == "tokens":
             systems["ADE tokens, not projected"] = _plain(classifier)
+        if mode == "gated":
+            small = replace(codebook, packing=Packing())
+            model = AdeForSequenceClassification.from_codebook(small, names, shape).packed()
+            systems["ADE gated, packed"] = Classifier(model, codebook.tokenizer).predict
     return systems
 
 

@@ -120,3 +120,13 @@ def test_what_cannot_adapt_is_refused(codebook, topics, shape):
     architecture = Architecture(heads=2, **{k: v for k, v in shape.items() if k == "attend"})
     with pytest.raises(InputError, match="--adapt needs"):
         train(codebook, topics, settings=settings, architecture=architecture)
+
+
+def test_a_token_of_weight_zero_keeps_a_pair():
+    layer = layer_of([2, 3, 2])
+    with torch.no_grad():
+        layer.weights[:2] = 0
+    adapter = Adapter(layer)
+    adapter.asked.fill_(1.0)
+    adapter.move([])
+    assert layer.counts.min() >= 1

@@ -45,7 +45,7 @@ def test_sizes_as_people_write_them(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["two", "2XB", "MB", "-1MB", "0", ""])
+@pytest.mark.parametrize("text", ["two", "2XB", "MB", "-1MB", "0", "", "inf", "1e999MB"])
 def test_what_is_not_a_size_is_refused(text):
     with pytest.raises(InputError, match="size"):
         parse_size(text)
@@ -85,6 +85,17 @@ def test_a_budget_too_small_says_how_much_is_needed(large):
         distill(large, DistillationSettings(size="4kB"))
 
 
+def test_many_special_tokens_do_not_burst_the_budget(large):
+    tokenizer = word_tokenizer([f"w{i}" for i in range(2998)])
+    tokenizer.add_special_tokens([AddedToken(f"w{i}", special=True) for i in range(100)])
+    special = Teacher("special", large.table, tokenizer)
+    with pytest.raises(InputError, match=r"at least about|too small"):
+        distill(special, DistillationSettings(size="12kB", rounds=1))
+    codebook = distill(special, DistillationSettings(size="40kB", rounds=1))
+    assert codebook.about["whole_8"] == 100
+    assert codebook.nbytes <= 40_000
+
+
 def test_what_is_saved_is_what_was_measured(large, tmp_path):
     codebook = distill(large, DistillationSettings(size="60kB", rounds=2))
     codebook.save(tmp_path / "one")
@@ -121,7 +132,7 @@ def packed_codebook(whole: int = 2) -> Codebook:
     """Ragged pairs over 12 anchors; the last tokens have rows of their own, one in 8 bits, the others in 4."""
     plain = ragged_codebook([1, 3, 2, 4] * 5 + [1] * whole, anchors=12 + whole, dim=32)
     shared = torch.cat([plain.indices[: 10 * 5] % 12, torch.arange(12, 12 + whole)])
-    weights = torch.cat([plain.weights[: 10 * 5], plain.weights[10 * 5 :].abs()])
+    weights = plain.weights
     packing = Packing(shared=12, fine=min(1, whole))
     return Codebook.from_pairs(plain.anchors, shared, weights, plain.counts, plain.tokenizer, packing)
 
@@ -131,8 +142,6 @@ def packed_codebook(whole: int = 2) -> Codebook:
 def test_packed_predicts_as_it_was_trained(attend, whole, layers, tmp_path):
     """The forward pass with rounding, the packed model's, and the tables of the light runtime: the same scores."""
     model = shaken(packed_codebook(whole), 3, attend=attend, heads=2, layer_bits=layers)
-    with torch.no_grad():  # a row of one's own has no sign to store
-        model.ade.embedding.weights[10 * 5 :].abs_()
     ids, offsets = texts_of([5, 1, 18, 7], 20 + whole)
     trained, packed = reference(model, ids, offsets), model.packed()
     assert isinstance(packed.ade.embedding, PackedEmbedding)
@@ -147,6 +156,36 @@ def test_packed_predicts_as_it_was_trained(attend, whole, layers, tmp_path):
     assert off(loaded.scores(ids, offsets), found) < 1e-4
     assert off(light.scores(ids, offsets), found) < 1e-4
     assert off(predict_logits(loaded.model, Encoded(torch.from_numpy(ids), offsets)), found) < 1e-5
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_rounded_and_packed_models_work_in_half_the_width(attend):
+    model = shaken(packed_codebook(3), 3, attend=attend, heads=2)
+    ids, offsets = texts_of([5, 1, 18, 7], 23)
+    texts = Encoded(torch.from_numpy(ids), offsets)
+    for kind in (model, model.packed()):
+        exact = predict_logits(kind, texts)
+        assert off(predict_logits(kind.to(torch.bfloat16), texts), exact) < 0.1
+
+
+def test_a_model_that_is_only_rounded_predicts_and_is_saved_as_it_will_be(tmp_path):
+    model = shaken(packed_codebook(3), 3, attend="gated", heads=2)
+    ids, offsets = texts_of([5, 1, 18, 7], 23)
+    classifier = Classifier(model, packed_codebook(3).tokenizer)
+    assert off(classifier.scores(ids, offsets), reference(model, ids, offsets)) < 2e-3
+    classifier.save(tmp_path / "model")
+    assert off(Runtime.load(tmp_path / "model").scores(ids, offsets), classifier.scores(ids, offsets)) < 1e-4
+
+
+def test_other_packed_pairs_may_be_loaded_into_a_model():
+    one, two = (shaken(packed_codebook(3), 3, heads=2) for _ in range(2))
+    with torch.no_grad():
+        two.ade.embedding.counts[:4] = torch.tensor([4, 2, 3, 1])
+    one, two = one.packed(), two.packed()
+    ids, offsets = texts_of([5, 1, 18, 7], 23)
+    reference(one, ids, offsets)
+    one.load_state_dict(two.state_dict())
+    assert np.array_equal(reference(one, ids, offsets), reference(two, ids, offsets))
 
 
 def test_training_on_a_packed_codebook_gives_a_packed_model(teacher, topics, tmp_path):

@@ -5,6 +5,7 @@ import torch
 from conftest import word_tokenizer
 from torch.nn import functional as F
 
+from ade import pursuit
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
 from ade.pursuit import pursue, resolve_device
@@ -178,3 +179,12 @@ def test_the_gpu_finds_the_same_quality():
         distill(planted(), DistillationSettings(anchors=16, pairs=3, device=d)).about["cosine"] for d in ("cpu", "cuda")
     ]
     assert on[0] == pytest.approx(on[1], abs=0.01)
+
+
+def test_anchors_are_fitted_alike_by_products_and_by_sums(teacher, monkeypatch):
+    rows = pursuit.Rows(teacher.table, torch.rand(len(teacher.table)), torch.device("cpu"))
+    anchors = torch.nn.functional.normalize(torch.randn(9, 16, generator=torch.Generator().manual_seed(3)), dim=1)
+    found = pursuit.pursue_all(rows, anchors, DistillationSettings(anchors=9, pairs=3))
+    dense = pursuit.update_anchors(rows, anchors, *found)
+    monkeypatch.setattr(pursuit, "DENSE", 1)
+    assert torch.allclose(pursuit.update_anchors(rows, anchors, *found), dense, atol=1e-4)

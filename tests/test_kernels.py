@@ -107,8 +107,8 @@ def test_graphs_are_replayed_with_what_they_are_given():
     """On a GPU from recorded graphs, elsewhere not: the same shape again and again, each time other texts."""
     model = shaken(ragged_codebook([1, 3, 2, 4] * 5, dim=32), 3, attend="gated", heads=2)
     fast = Accelerated(folded(model), DEVICE, torch.float32)
-    for _ in range(4):
-        ids, offsets = texts_of([5, 1, 18, 7], 20)
+    for seed, lengths in enumerate(([5, 1, 18, 7], [18, 18, 2, 9], [17, 3, 3, 3], [20, 1, 1, 30])):
+        ids, offsets = texts_of(lengths, 20, seed)
         found = fast.logits(Encoded(torch.from_numpy(ids), offsets))
         assert off(found, reference(model, ids, offsets)) < 1e-4
 

@@ -1,5 +1,7 @@
 """Packing loses nothing but what its bits cannot hold, whatever the widths and sizes; damage is noticed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -105,6 +107,16 @@ def test_damage_is_noticed():
         packing.check(shape, {**arrays, "codes": codes})
     with pytest.raises(InputError, match="outside the anchors"):
         packing.check(shape, {**arrays, "pairs": np.full_like(arrays["pairs"], 255)})
+
+
+def test_shapes_that_lie_are_refused():
+    shape, arrays = packing.pack(*ragged([3, 1, 8, 2] * 20, 37), Packing(4))
+    for lie in ({"most": 14}, {"pairs": shape.pairs + 1}, {"whole_8": 1}, {"vocabulary": shape.vocabulary - 1}):
+        with pytest.raises(InputError):
+            packing.check(replace(shape, **lie), arrays)
+    for lie in ({"anchors": 2**22}, {"anchors": 0}, {"dim": -1}):
+        with pytest.raises(InputError, match=r"cannot be packed|not one that can be"):
+            replace(shape, **lie)
 
 
 def test_rows_kept_whole_must_be_in_order():
