@@ -65,7 +65,8 @@ def _scatter(axes: Any, points: list[tuple[str, dict[str, float]]], across: str,
         axes.annotate(
             name,
             (figures[across], 100 * figures["accuracy"]),
-            xytext=(6, -12 if name.endswith("tokens") else 5),
+            xytext=(-6, -13) if name.endswith("tokens") else (6, 5),  # its neighbour's stands to the right
+            ha="right" if name.endswith("tokens") else "left",
             textcoords="offset points",
         )
     axes.set(xscale="log", xlabel=label, ylabel="accuracy on AG News, %")

@@ -45,7 +45,7 @@ READINGS: dict[str, str] = {
     "about 8.4 pairs a token on average, ours exactly 8). On disk an index takes two bytes, not four. The cosine grows "
     "slowly with K: the pairs, not the anchors, hold the information.",
     "size": "All bytes counted, codebooks among them. At small budgets ADE is closest to the table on every measure, and by "
-    "frequency at every budget: bytes go to the tokens that occur. Where there are bytes enough for a code of every "
+    "frequency at every budget measured: bytes go to the tokens that occur. Where there are bytes enough for a code of every "
     "few numbers of a row, plain product quantisation keeps rows closer on average: sparse sums of whole anchors "
     "are not the best way to spend hundreds of bits a row. RQ pays for its codebooks, SVD and k-means for the "
     "table's having hardly any low-dimensional structure.",
@@ -60,8 +60,8 @@ READINGS: dict[str, str] = {
     "products of attention at the rate of a large matrix product. A third of it is reached: nearly all the time is "
     "one kernel's, whose exponentials and sums of the softmax the floor does not count; positions held in registers "
     "and several texts a program were tried and did not make it faster.",
-    "costs": "From nothing on the device to a trained model: tokenizing, steps and looks at the dev split. The first run of "
-    "a process still pays for libraries that load themselves. One run each.",
+    "costs": "From rows to a trained model: tokenizing, steps and looks at the dev split, after a short run to warm up. A "
+    "run that stops getting better ends before its last step. One run each.",
     "throughput": "Raw text to label, everything in one process. The trained model is folded into tables (`projection.py`), "
     "so most of the time that is left goes to the tokenizer, which is the ceiling, and to one matrix product for the "
     "scores. `gated` needs what each token hears as a vector, for its gates, and pays for it; `anchors` attends over "
