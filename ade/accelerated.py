@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ade.batching import Encoded, sorted_batches
-from ade.kernels import Folded, Gates, Pairs, class_scores, pairs_of
+from ade.folded import Folded, Gates, Pairs, pairs_of
+from ade.kernels import class_scores
 from ade.projection import EPSILON, Projection
 
 BATCH_TOKENS = 1 << 18  # tokens a batch: enough to fill the device

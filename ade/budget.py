@@ -13,19 +13,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ade.codebook import Codebook
+from ade.embedding import rounded
 from ade.errors import InputError
 from ade.packing import Packing, Shape
 from ade.progress import Report, silent
-from ade.pursuit import Rows, fit_anchors, importance_of, pursue, quality, resolve_device, update_anchors
+from ade.pursuit import Rows, block_size, fit_anchors, importance_of, pursue, quality, resolve_device, update_anchors
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 
-ANCHOR_SHARE = 0.19  # of the budget, for the anchors: measured to be best from 1 to 8 MiB
+ANCHOR_SHARE = 0.19  # of the budget, for the anchors: measured to be best from 1 to 4 MiB
 MOST_PAIRS = 62  # of a token: its code then has 6 bits
 HEADER = 1200  # bytes of a safetensors file that are not arrays
 TEMPER = 0.3  # exponent of a token's frequency in its weight: 0 for all alike
 FITS = 3  # of weights, the anchors fitted to them in between
-ROWS_AN_ANCHOR = 256  # that the anchors are first fitted on; at the end they are fitted on all
 SWEEPS = 3  # over a token's weights, each rounded given the others
 
 
@@ -75,7 +75,7 @@ def distill_to_size(
         raise InputError(f"{size:,} bytes are too few for {count:,} tokens; they need at least about {least:,}")
     pairs = max(1, round(min(room / pair_bits / count, MOST_PAIRS)))
     fitting = replace(settings, anchors=shared, pairs=min(pairs, shared, 8), solver="pursuit", signed=True)
-    anchors = fit_anchors(rows, fitting, torch.Generator().manual_seed(settings.seed), report, ROWS_AN_ANCHOR)
+    anchors = fit_anchors(rows, fitting, torch.Generator().manual_seed(settings.seed), report)
     choices = _choices(rows, anchors, min(MOST_PAIRS, shared, max(4, 2 * pairs)), report)
     room = _room(size, count, dim, packing, choices.cosines.shape[1])
     counts = _allocate(choices, weight.to(torch.float64), special, room, pair_bits, dim)
@@ -90,10 +90,13 @@ def _room(size: int, count: int, dim: int, packing: Packing, most: int) -> int:
 
 def _weights(frequencies: Tensor | None, count: int) -> Tensor:
     """How much a token's cosine counts: by how often it occurs, or by its rank as Zipf's law has it; tempered."""
-    rank = torch.arange(count, dtype=torch.float32)
-    frequency = importance_of(frequencies, count) if frequencies is not None else 1 / (rank + 100)
-    weight = frequency**TEMPER
+    weight = (zipf(count) if frequencies is None else importance_of(frequencies, count)) ** TEMPER
     return weight / weight.mean()
+
+
+def zipf(count: int) -> Tensor:
+    """How often tokens occur that are numbered by rank, up to a factor."""
+    return 1 / (torch.arange(count, dtype=torch.float32) + 100)
 
 
 def _special(teacher: Teacher, count: int) -> Tensor:
@@ -105,22 +108,16 @@ def _special(teacher: Teacher, count: int) -> Tensor:
 def _choices(rows: Rows, anchors: Tensor, most: int, report: Report) -> _Choices:
     gram = anchors @ anchors.T
     found, cosines, whole = [], [], []
-    for part, block, _ in rows.blocks(max(64, min(8192, (1 << 26) // (len(anchors) + most**2)))):
+    for part, block, _ in rows.blocks(block_size(len(anchors), most)):
         report("pairs", part.start, len(rows), {})
         path: list[Tensor] = []
         chosen, _, _ = pursue(block @ anchors.T, gram, most, path=path)
         found.append(chosen.to("cpu", torch.int32))
         cosines.append(torch.stack(path, 1).cpu())
-        narrow = [F.cosine_similarity(_rounded(block, bits), block, dim=1) for bits in (8, 4)]
+        narrow = [F.cosine_similarity(rounded(block, bits), block, dim=1) for bits in (8, 4)]
         whole.append(torch.stack(narrow, 1).nan_to_num(1.0).cpu())
     report("pairs", len(rows), len(rows), {})
     return _Choices(torch.cat(found), torch.cat(cosines), torch.cat(whole))
-
-
-def _rounded(rows: Tensor, bits: int) -> Tensor:
-    levels = 2 ** (bits - 1) - 1
-    step = rows.abs().amax(1, keepdim=True).clamp(min=1e-9) / levels
-    return (rows / step).round() * step
 
 
 def _allocate(choices: _Choices, weight: Tensor, special: Tensor, room: float, pair_bits: int, dim: int) -> Tensor:
@@ -181,7 +178,7 @@ def _made(
     """Weights fitted as they will be stored, the anchors to them, the weights again; then everything put together."""
     for done in range(FITS):
         report("fit", done, FITS, {})
-        indices, weights, cosine = _fitted(rows, _rounded(anchors, 8), choices, counts, packing.weight_bits)
+        indices, weights, cosine = _fitted(rows, rounded(anchors, 8), choices, counts, packing.weight_bits)
         if done + 1 < FITS:
             anchors = update_anchors(rows, anchors, indices, weights, cosine)
     report("fit", FITS, FITS, {})
@@ -191,10 +188,10 @@ def _made(
     keep = torch.arange(indices.shape[1]) < counts.clamp(min=1).unsqueeze(1)  # (N, P)
     indices[whole, 0] = len(anchors) + torch.arange(len(whole))
     fine = int((counts == 0).sum())
-    near = torch.cat([_rounded(own[:fine], 8), _rounded(own[fine:], 4)])
+    near = torch.cat([rounded(own[:fine], 8), rounded(own[fine:], 4)])
     weights[whole, 0] = (own * near).sum(1) / near.square().sum(1).clamp(min=1e-9)
     made = Codebook.from_pairs(
-        torch.cat([_rounded(anchors, 8).cpu(), own]), indices[keep], (weights * norm.unsqueeze(1))[keep], keep.sum(1),
+        torch.cat([rounded(anchors, 8).cpu(), own]), indices[keep], (weights * norm.unsqueeze(1))[keep], keep.sum(1),
         teacher.tokenizer, replace(packing, fine=fine),
     ).rounded()  # fmt: skip
     about = {"teacher": teacher.name, "rows": len(rows), "dim": teacher.table.shape[1], "settings": asdict(settings)}

@@ -58,7 +58,7 @@ def size(
 ) -> None:
     """A table in so many bytes: ADE packed beside the paper's pairs, PQ, RQ, SVD, k-means and plain int8 and int4."""
     with _checkout():
-        from benchmarks.compressors import METHODS
+        from benchmarks.compressors import METHODS, UNSWEPT
         from benchmarks.size import frequencies_of, squeezed
     from ade.budget import parse_size
     from ade.teachers import load_teacher
@@ -72,7 +72,7 @@ def size(
     found = []
     with display.progress() as report:
         for name in method or METHODS:
-            for bytes_asked in budgets if name not in ("int8 rows", "int4 rows") else budgets[:1]:
+            for bytes_asked in budgets if name not in UNSWEPT else budgets[:1]:
                 figures = squeezed(loaded, name, bytes_asked, frequency, report)
                 found.append({"method": name, "budget": bytes_asked, **figures})
     result = {"teacher": loaded.name, "table_bytes": loaded.nbytes, "results": found}

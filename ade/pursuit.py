@@ -66,17 +66,15 @@ def importance_of(frequencies: Tensor | None, count: int) -> Tensor:
     return smoothed / smoothed.mean()
 
 
-def _block_size(settings: DistillationSettings, dim: int) -> int:
-    """Rows handled at once: the widest intermediate, (rows, pairs + 1, K), stays near 256 MB."""
-    return max(64, min(16384, (1 << 26) // ((settings.pairs + 1) * settings.anchors + 4 * dim)))
+def block_size(anchors: int, pairs: int) -> int:
+    """Rows pursued at once: their products with the anchors, and of their anchors, stay near 256 MB."""
+    return max(64, min(8192, (1 << 26) // (anchors + pairs**2)))
 
 
-def fit_anchors(
-    rows: Rows, settings: DistillationSettings, generator: torch.Generator, report: Report, each: int = 256
-) -> Tensor:
-    """The anchors (K, d) under which rows come closest with their pairs, fitted on up to `each` rows an anchor."""
+def fit_anchors(rows: Rows, settings: DistillationSettings, generator: torch.Generator, report: Report) -> Tensor:
+    """The anchors (K, d) under which rows come closest with their pairs."""
     anchors = _spherical_kmeans(rows, settings.anchors, generator, report)
-    sample = _sample(rows, each * settings.anchors, generator)
+    sample = _sample(rows, 256 * settings.anchors, generator)
     for done in range(settings.rounds):
         indices, weights, cosine = pursue_all(sample, anchors, settings)
         report("pursuit", done, settings.rounds + 1, {"cosine": float((cosine * sample.importance).mean())})
@@ -111,7 +109,7 @@ def pursue_all(rows: Rows, anchors: Tensor, settings: DistillationSettings) -> t
     indices = torch.empty(len(rows), settings.pairs, dtype=torch.int64)
     weights = torch.empty(len(rows), settings.pairs)
     cosine = torch.empty(len(rows))
-    for part, block, _ in rows.blocks(_block_size(settings, anchors.shape[1])):
+    for part, block, _ in rows.blocks(block_size(len(anchors), settings.pairs)):
         found = pursue(block @ anchors.T, gram, settings.pairs, settings.signed)
         indices[part], weights[part], cosine[part] = (tensor.cpu() for tensor in found)
     return indices, weights, cosine

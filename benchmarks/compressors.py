@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ade.distillation import distill
 from ade.errors import InputError
+from ade.packing import from_half, quantised
 from ade.progress import Report
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
@@ -105,9 +106,8 @@ def int4_rows(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -
 
 
 def _in_bits(rows: np.ndarray, bits: int) -> np.ndarray:
-    levels = 2 ** (bits - 1) - 1
-    step = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-9) / levels
-    return np.round(rows / step) * step
+    numbers, scales = quantised(rows, bits)
+    return numbers * from_half(scales)[:, None]
 
 
 def _sample(rows: np.ndarray) -> np.ndarray:
@@ -121,9 +121,10 @@ METHODS: dict[str, Callable[[Teacher, np.ndarray, int, Report], Squeezed]] = {
     "RQ (faiss)": residual_quantiser,
     "SVD, int8": truncated_svd,
     "k-means": clusters,
-    "int8 rows": int8_rows,
     "int4 rows": int4_rows,
+    "int8 rows": int8_rows,
 }
+UNSWEPT = ("int4 rows", "int8 rows")  # they have the size they have
 
 
 def closeness(rows: np.ndarray, found: np.ndarray, frequency: np.ndarray, queries: int = 1000) -> dict[str, float]:

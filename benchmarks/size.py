@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch.nn import functional as F
 
+from ade.budget import zipf
 from ade.distillation import count_tokens
 from ade.progress import Report, silent
 from ade.teachers import Teacher, load_teacher
@@ -53,7 +54,7 @@ def run_size(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], 
 def frequencies_of(teacher: Teacher, corpus: Path | None) -> np.ndarray:
     """How often each token occurs in a file, or by its rank as Zipf's law has it."""
     if corpus is None:
-        return 1 / (np.arange(len(teacher.table)) + 100.0)
+        return zipf(len(teacher.table)).numpy()
     with open(corpus, encoding="utf8", errors="replace") as lines:
         return count_tokens(teacher.tokenizer, lines, len(teacher.table)).numpy()
 

@@ -13,7 +13,7 @@ from test_projection import folded, off, reference, shaken, texts_of
 from ade import kernels
 from ade.accelerated import Accelerated, bucketed
 from ade.batching import Encoded
-from ade.kernels import Elements, Folded
+from ade.folded import Elements, Folded
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_triton = pytest.mark.skipif(kernels.triton is None, reason="there is no Triton for this platform")
