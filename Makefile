@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup run test bench-quick report clean
+.PHONY: setup run test test-oldest bench-quick report clean
 
 setup: $(STAMP)
 
@@ -20,6 +20,16 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# What meets transformers, on the oldest release we support.
+OLDEST := build/oldest
+$(OLDEST): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
+	    'transformers==5.0.0' 'huggingface_hub<2' 'tokenizers<0.23'
+	touch $@
+
+test-oldest: $(OLDEST)
+	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/test_hugging_face.py tests/test_model.py tests/test_tagging.py tests/test_problems.py
 
 # The whole benchmark harness on a few hundred rows (folders as in `ade reproduce --help`).
 DATA ?= ../shared/data

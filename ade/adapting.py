@@ -85,7 +85,7 @@ class Adapter:
 
 
 def _coded(most: int) -> int:
-    """The most pairs of a token whose code is as long as that of `most`: one more, and every token's would be longer."""
+    """The most pairs of a token whose code is as long as that of `most`: one more lengthens every token's."""
     return 2 ** (most + 1).bit_length() - 2
 
 
