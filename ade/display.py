@@ -266,13 +266,15 @@ def latencies(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]
 def sizes(to: Console, result: Mapping[str, Any]) -> None:
     """Ways to squeeze a table, at each budget."""
     to.print(f"{result['teacher']}: {size(result['table_bytes'])} as it is")
-    table = _table("bytes asked for", "", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
+    table = _table("bytes asked for", "method", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
+    table.columns[1].justify = "left"
     order = sorted(result["results"], key=lambda each: each["budget"])
     for each in order:
         if not each["bytes"]:
             table.add_row(size(each["budget"]), each["method"], "does not fit")
             continue
+        asked = size(each["budget"]) if each["bytes"] <= each["budget"] else "(as it comes)"
         figures = [f"{each[name]:.3f}" for name in ("cosine", "weighted_cosine", "cosine_p5", "recall_at_10")]
-        table.add_row(size(each["budget"]), each["method"], size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
+        table.add_row(asked, each["method"], size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
     to.print(table)
     to.print("Cosine to the teacher's rows: mean, weighted by frequency, 5th percentile; nearest neighbours kept.")
