@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ade.encoders import contextual_teacher
     from ade.errors import InputError
     from ade.evaluation import Evaluation, evaluate
+    from ade.exporting import export
     from ade.inference import Classifier
     from ade.inspection import inspect_words
     from ade.model import AdeForSequenceClassification, AdeModel
@@ -61,6 +62,7 @@ _HOMES = {
     "model": ("AdeForSequenceClassification", "AdeModel"),
     "inference": ("Classifier",),
     "evaluation": ("Evaluation", "evaluate"),
+    "exporting": ("export",),
     "training": ("held_back", "train"),
     "inspection": ("inspect_words",),
 }
@@ -69,7 +71,7 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification", "AdeModel", "Architecture",
     "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings",
-    "LabelTeacher", "held_back", "taught", "train", "inspect_words",
+    "LabelTeacher", "held_back", "taught", "train", "inspect_words", "export",
 ]  # fmt: skip
 
 
