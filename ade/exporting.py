@@ -7,6 +7,7 @@ and `config.json`: all that a runtime without Python needs.
 
 import copy
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,11 +21,12 @@ from ade import __version__, packing
 from ade.configuration import AdeConfig
 from ade.errors import InputError
 from ade.folders import check_free, new_folder
-from ade.graphs import INSIDE, graph_of
+from ade.graphs import graph_of
 from ade.inference import Classifier
 from ade.model import AdeForSequenceClassification
 from ade.packing import Packing
 from ade.pairs import PackedPairs
+from ade.projection import INSIDE
 
 FP32, INT8 = "model.onnx", "model.int8.onnx"
 EXACT = 1e-4  # how far a score may be off, of the largest score or 1: rounding in another order
@@ -32,7 +34,7 @@ CLOSE = 0.05  # how far 8 bits may move a score, of the spread of the scores
 CLEAR = 0.01  # a decision is clear where it is won by so much of the spread
 SAME = 0.95  # of the clear decisions 8 bits must not change
 SHAPES = ((1, 1), (64, 1), (3, 2), (16, 7), *[(64, 24)] * 4, (8, 61))  # texts x tokens, beside one as long as may be
-SCORES = 1 << 28  # attention scores of the longest text tried
+SCORES = 1 << 27  # attention scores of a batch, at most: what the texts tried need stays below a gigabyte
 BLOCK = 8192  # tokens unpacked at a time
 Batch = tuple[np.ndarray, np.ndarray]  # token ids and mask, (B, L) int64 each
 
@@ -152,11 +154,12 @@ def _check_installed() -> None:
 def _batches(config: AdeConfig, seed: int) -> Iterator[Batch]:
     """Random tokens of the whole vocabulary in batches of several shapes, up to the longest text; masks are ragged."""
     draw = np.random.default_rng(seed)
-    longest = int(config.max_tokens)
-    if config.attend == "anchors" and config.sat:  # attends over many more elements than tokens
-        longest = min(longest, max(1, int((SCORES / config.num_attention_heads) ** 0.5 / config.max_pairs)))
+    width = int(config.max_pairs) if config.attend == "anchors" else 1  # elements a token may be
+    room = SCORES // (config.num_attention_heads * width**2)
+    longest = min(int(config.max_tokens), max(1, math.isqrt(room)))
     for batch, length in ((1, longest), *SHAPES):
         length = min(length, longest)
+        batch = min(batch, max(1, room // length**2))
         mask = np.arange(length) < draw.integers(1, length + 1, (batch, 1))
         mask[0] = True
         mask[2::3] &= draw.random(mask[2::3].shape) < 0.8  # and some have holes

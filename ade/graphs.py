@@ -19,12 +19,11 @@ import numpy as np
 from ade import packing
 from ade.errors import InputError
 from ade.packing import Shape
+from ade.projection import EPSILON, INSIDE
 
 OPSET = 17  # the first with LayerNormalization
 IR = 8  # the file format of that time: old runtimes read it
-EPSILON = 1e-5  # LayerNorm's
 HIDDEN = float(np.finfo(np.float32).min)  # added to the scores of what is masked: its exponential is exactly 0
-INSIDE = "ade.embedding."
 Value = str | int | float | list[int] | np.ndarray  # the name of a node's output, or a constant
 
 
@@ -308,7 +307,7 @@ def _columns(g: Graph, count: str) -> tuple[str, str]:
     return column, g.Less(column, g.Unsqueeze(count, [1]))
 
 
-def bits(g: Graph, stream: np.ndarray, width: int, places: Value) -> str:
+def bits(g: Graph, stream: np.ndarray, width: int, places: str) -> str:
     """Numbers at these places of a stream of bits: `packing.read_bits`, as nodes."""
     bit = g.Mul(places, width)
     byte, shift = g.Div(bit, 8), g.Gather(2 ** np.arange(8), g.Mod(bit, 8))

@@ -1,6 +1,7 @@
 """What is exported says what PyTorch says, in ONNX Runtime, whatever the shape; what does not is not written."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -288,6 +289,14 @@ def test_a_missing_package_is_named(package, classifier, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"pip install 'ade-embeddings\[onnx\]'"):
         export(classifier, tmp_path / "onnx")
     assert written(tmp_path) == []
+
+
+def test_the_documented_python_runs(classifier, tmp_path):
+    export(classifier, tmp_path / "onnx")
+    page = (WEB.parent.parent / "docs" / "export.md").read_text("utf8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1].replace("a wading bird with long legs", TEXTS[1])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert (done.stdout, done.stderr) == ("money\n", "")
 
 
 # -- the verb ------------------------------------------------------------------------------------------------------
