@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ade.encoders import contextual_teacher
     from ade.errors import InputError
     from ade.evaluation import Evaluation, evaluate
+    from ade.exporting import export
     from ade.fitting import held_back
     from ade.inference import Classifier
     from ade.inspection import inspect_words
@@ -69,6 +70,7 @@ _HOMES = {
     "tagged": ("TaggedDataset", "load_tagged"),
     "tagging": ("Tagger", "evaluate_tagger"),
     "training": ("train",),
+    "exporting": ("export",),
     "inspection": ("inspect_words",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -79,6 +81,7 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings",
     "LabelTeacher", "held_back", "taught", "train", "inspect_words", "TaggedDataset", "load_tagged", "Tagger",
     "evaluate_tagger",
+    "export",
 ]  # fmt: skip
 
 

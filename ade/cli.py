@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 from ade import display
 from ade.answers import TAGGER
 from ade.cli_benchmarks import benchmark, reproduce
+from ade.cli_delivery import export
 from ade.cli_training import distill, judged, train
 from ade.errors import InputError
 from ade.folders import kind_of
@@ -195,6 +196,7 @@ def run(
     show(demo.as_dict(), as_json, lambda to: display.demo(to, demo))
 
 
+app.command()(export)
 app.command()(reproduce)
 app.add_typer(benchmark, name="benchmark")
 
