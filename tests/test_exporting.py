@@ -361,7 +361,7 @@ def test_the_node_script_says_what_python_says(tmp_path):
 def test_several_labels_and_numbers_leave_as_they_are(problem, codebook, tmp_path):
     names = ["value"] if problem == REGRESSION else ["a", "b", "c"]
     model = AdeForSequenceClassification.from_codebook(codebook, names, Architecture(heads=2), problem_type=problem)
-    made = Classifier(shaken(model, 0), codebook.tokenizer)
+    made = Classifier(model, codebook.tokenizer)
     export(made, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["problem"] == problem
     session = session_of(str(tmp_path / "out" / FP32))
