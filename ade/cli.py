@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 from ade import display
 from ade.cli_benchmarks import benchmark, reproduce
+from ade.cli_delivery import serve
 from ade.errors import InputError
 from ade.options import (
     Device,
@@ -350,6 +351,7 @@ def run(
     show(demo.as_dict(), as_json, lambda to: display.demo(to, demo))
 
 
+app.command()(serve)
 app.command()(reproduce)
 app.add_typer(benchmark, name="benchmark")
 
