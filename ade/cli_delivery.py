@@ -11,7 +11,7 @@ from ade.options import Json, Model, Seed, flags_of, pick
 from ade.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from ade.inspection import Inspector  # type: ignore[attr-defined]
+    from ade.inspector import Inspector
 
 
 @flags_of(ServiceSettings)
@@ -32,7 +32,7 @@ def serve(
 
     def inspector() -> "Inspector":
         from ade.inference import Classifier
-        from ade.inspection import Inspector  # type: ignore[attr-defined]
+        from ade.inspector import Inspector
 
         return Inspector(Classifier.load(model, "cpu"))
 

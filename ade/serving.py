@@ -29,7 +29,7 @@ except ImportError as missing:
     raise InputError(f"the service needs its extra: pip install 'ade-embeddings[serve]' ({missing})") from None
 
 if TYPE_CHECKING:
-    from ade.inspection import Inspector  # type: ignore[attr-defined]
+    from ade.inspector import Inspector
 
 PAGE = Path(__file__).parent / "web" / "index.html"
 PATHS = ("/", "/about", "/docs", "/health", "/inspect", "/metrics", "/openapi.json", "/predict")

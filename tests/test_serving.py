@@ -1,10 +1,11 @@
 """The service over a real socket: under load, with bad input, with clients that leave, and when it is told to stop."""
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import json
 import logging
-import os
 import re
 import signal
 import socket
@@ -12,22 +13,23 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import numpy as np
 import pytest
-import schemathesis
 from conftest import topic_texts
-from hypothesis import HealthCheck, settings
 from prometheus_client.parser import text_string_to_metric_families
-from schemathesis import checks
 
-from ade import gate, gathering, listening
+from ade import gate, gathering, listening, serving
 from ade.answers import Answers, texts_of
 from ade.errors import InputError
+from ade.gathering import Gatherer
+from ade.inference import Classifier
+from ade.inspector import Inspector
 from ade.listening import Server, address_of, bound
 from ade.runtime import Runtime
-from ade.serving import service
+from ade.serving import LOOKS, service
 from ade.settings import STRONG, Architecture, ServiceSettings
 from ade.training import train
 
@@ -92,16 +94,17 @@ def posted(address: str, texts: object, path: str = "/predict") -> httpx.Respons
     return httpx.post(f"{address}{path}", json={"texts": texts}, timeout=20)
 
 
-def raw(address: str, *parts: bytes, pause: float = 0.0, wait: float = 5.0) -> bytes:
+def raw(address: str, *parts: bytes, pause: float = 0.0, wait: float = 5.0, end: bool = True) -> bytes:
     """What a server says to bytes sent as they are."""
     host, port = address.removeprefix("http://").split(":")
     said = b""
     with socket.create_connection((host, int(port)), timeout=wait) as connection:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             for part in parts:
                 connection.sendall(part)
                 time.sleep(pause)
-            connection.shutdown(socket.SHUT_WR)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionError, TimeoutError):
             while more := connection.recv(65536):
                 said += more
@@ -208,7 +211,7 @@ def test_bodies_too_large_are_refused_whether_announced_or_not(address):
     assert said.startswith(b"HTTP/1.1 413")
     body = b'{"texts":"rocket"}'
     in_chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    said = raw(address, head + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n" + in_chunks)
+    said = raw(address, head + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n" + in_chunks, end=False)
     assert said.startswith(b"HTTP/1.1 200")
 
 
@@ -364,7 +367,7 @@ def test_what_it_says_of_itself(address, folder):
 
 def test_labels_that_need_care_in_json(folder):
     runtime = Runtime.load(folder)
-    runtime._names = ('a "quote" 100%s', "back\\slash\n", "\u00e9\ud83d\ude80".encode("utf16", "surrogatepass").decode("utf16"))
+    runtime._names = ('a "quote" 100%s', "back\\slash\n", "\u00e9\U0001f680")
     found = [json.loads(text) for text in Answers(runtime)(["rocket", "bank", "coach"])]
     assert {name for each in found for name in each["probabilities"]} == set(runtime.names)
     assert [each["label"] for each in found] == runtime.predict(["rocket", "bank", "coach"])
@@ -392,15 +395,285 @@ def test_several_labels_and_numbers(folder):
     assert number == {"label": 6, "probability": None, "probabilities": {}}
 
 
-schema = schemathesis.pytest.from_fixture("described")
+def test_a_look_inside(folder):
+    inspector = Inspector(Classifier.load(folder, "cpu"))
+    with running(Runtime.load(folder), SMALL, lambda: inspector) as address:
+        assert httpx.get(f"{address}/about", timeout=30).json() == inspector.about()
+        text = "the rocket and the bank"
+        assert posted(address, [text], "/inspect").json() == {"readings": [inspector.read(text)]}
+        assert posted(address, text, "/inspect").json()["readings"][0]["label"] == Runtime.load(folder).predict(text)
+        assert "2 texts; at most 1" in posted(address, [text, text], "/inspect").json()["detail"]
+        assert posted(address, "a" * 2001, "/inspect").status_code == 422
+
+        async def ask() -> list[int]:
+            async with httpx.AsyncClient(base_url=address, timeout=30) as client:
+                many = (client.post("/inspect", json={"texts": text}) for _ in range(40))
+                return [answer.status_code for answer in await asyncio.gather(*many)]
+
+        found = asyncio.run(ask())
+        assert set(found) <= {200, 503}
+        assert found.count(200) >= LOOKS
 
 
-@pytest.fixture(scope="module")
-def described(address):
-    return schemathesis.openapi.from_url(f"{address}/openapi.json")
+def test_a_model_that_cannot_be_looked_into(folder, tmp_path):
+    def refuses() -> Inspector:
+        return Inspector(Classifier.load(tmp_path, "cpu"))
+
+    with running(Runtime.load(folder), SMALL, refuses) as address:
+        for answer in (httpx.get(f"{address}/about"), posted(address, "a", "/inspect")):
+            assert answer.status_code == 409
+            assert "not a model folder" in answer.json()["detail"]
+    with running(Runtime.load(folder)) as address:
+        assert httpx.get(f"{address}/about").json() == {"detail": "this service only predicts"}
 
 
-@schema.parametrize()
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
-def test_it_keeps_to_its_own_description(case):
-    case.call_and_validate()
+def test_the_page_may_run_its_own_script_alone(folder, tmp_path, monkeypatch):
+    script, style = "const a = '</b>';\n", "b{color:red}"
+    text = f"<!doctype html><style>{style}</style><b></b><script>{script}</script>"
+    monkeypatch.setattr(serving, "PAGE", tmp_path / "index.html")
+    with running(Runtime.load(folder)) as address:
+        assert httpx.get(address).status_code == 404
+        (tmp_path / "index.html").write_text(text)
+        answer = httpx.get(address)
+    assert answer.text == text
+    assert answer.headers["content-type"].startswith("text/html")
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    for name, own in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert policy[name] == f"'sha256-{digest}'"
+    assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+
+
+def test_it_keeps_to_its_own_description(folder, tmp_path):
+    """Schemathesis reads openapi.json and asks what fits it and what does not: every answer must be as described."""
+    inspector = Inspector(Classifier.load(folder, "cpu"))
+    with running(Runtime.load(folder), replace(SMALL, max_bytes=1 << 20), lambda: inspector) as address:
+        words = ["run", f"{address}/openapi.json", "--max-examples", "40", "--seed", "1", "--no-color"]
+        command = [sys.executable, "-m", "schemathesis.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
+        seen = figures(address)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "5 selected / 5 total" in done.stdout
+    assert seen["ade_requests_total /predict,200"] > 10
+    assert seen["ade_requests_total /predict,422"] > 10
+    assert not any(",5" in name for name in seen if name.startswith("ade_requests_total"))
+
+
+# -- gathering, by itself --------------------------------------------------------------------------------------
+
+
+def gathered(requests, most=4, room=100, wait=0.0, pause=0.0):
+    """What every request got, and the batches that were made."""
+    batches = []
+
+    def work(texts):
+        batches.append(texts)
+        time.sleep(pause)
+        if "bad" in texts:
+            raise ValueError("bad")
+        return [text.upper() for text in texts]
+
+    async def ask():
+        gather = Gatherer(work, most, room, wait)
+        return await asyncio.gather(*(gather(request) for request in requests), return_exceptions=True)
+
+    return asyncio.run(ask()), batches
+
+
+def test_requests_are_packed_and_cut_in_order():
+    found, batches = gathered([["a"], ["b", "c"], ["d", "e"], list("fghijklmn"), ["o"]])
+    assert found == [["A"], ["B", "C"], ["D", "E"], list("FGHIJKLMN"), ["O"]]
+    assert batches == [["a", "b", "c"], ["d", "e"], list("fghi"), list("jklm"), ["n", "o"]]
+    found, batches = gathered([["a"], ["b"], ["c"]], most=1)
+    assert batches == [["a"], ["b"], ["c"]]
+
+
+def test_one_bad_request_spoils_no_other():
+    found, batches = gathered([["a"], ["bad"], ["b", "c"]])
+    assert found[0] == ["A"]
+    assert isinstance(found[1], ValueError)
+    assert found[2] == ["B", "C"]
+    assert batches[0] == ["a", "bad", "b", "c"]
+    found, _ = gathered([["a", "b", "c", "d", "bad"]])
+    assert isinstance(found[0], ValueError)
+
+
+def test_a_full_queue_takes_no_more():
+    found, _ = gathered([["a", "b"], ["c", "d"], ["e"]], room=4)
+    assert found[:2] == [["A", "B"], ["C", "D"]]
+    assert isinstance(found[2], gathering.Full)
+
+
+def test_it_waits_for_others_only_where_there_were_others():
+    """Alone, no wait at all; after a batch of two, the first of the next two waits for the second, not for ever."""
+    batches = []
+
+    def work(texts):
+        batches.append(texts)
+        return texts
+
+    async def timed(gather, *texts):
+        began = time.monotonic()
+        await gather(list(texts))
+        return time.monotonic() - began
+
+    async def later(gather, text, seconds):
+        await asyncio.sleep(seconds)
+        return await timed(gather, text)
+
+    async def ask():
+        gather = Gatherer(work, 8, 100, 0.5)
+        alone = [await timed(gather, "alone") for _ in range(20)]
+        await asyncio.gather(gather(["a"]), gather(["b"]))
+        pair = await asyncio.gather(timed(gather, "c"), later(gather, "d", 0.02))
+        last = await timed(gather, "e")
+        again = await timed(gather, "f")
+        return alone, pair, last, again
+
+    alone, pair, last, again = asyncio.run(ask())
+    assert max(alone) < 0.4
+    assert batches[20:] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
+    assert 0.01 < pair[0] < 0.4  # the second came: no need to wait longer
+    assert 0.45 < last < 2  # nobody came
+    assert again < 0.4  # and nobody is expected any more
+
+
+def test_what_is_cancelled_is_not_worked_on():
+    batches = []
+
+    def work(texts):
+        batches.append(texts)
+        time.sleep(0.2)
+        return texts
+
+    async def ask():
+        gather = Gatherer(work, 4, 100)
+        first = asyncio.create_task(gather(["first"]))
+        await asyncio.sleep(0.05)
+        tasks = [asyncio.create_task(gather([f"{i}"] * 6)) for i in range(5)]
+        await asyncio.sleep(0)
+        for task in tasks[:4]:
+            task.cancel()
+        assert await first == ["first"]
+        assert await tasks[4] == ["4"] * 6
+        return gather.waiting
+
+    assert asyncio.run(ask()) == 0
+    assert batches == [["first"], ["4"] * 4, ["4"] * 2]
+
+
+def test_numbers_too_long_for_python_are_not_json():
+    with pytest.raises(InputError, match="not JSON"):
+        texts_of(b"1" * 5000, 1, 1)
+    assert texts_of(b'{"texts": ["a", "\\ud83d\\ude80"]}', 2, 1) == ["a", "\U0001f680"]
+
+
+# -- the verb --------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving_verb(folder, *words):
+    """`ade serve` as a process; gives it and its address once it says it is ready."""
+    command = [sys.executable, "-m", "ade.cli", "serve", str(folder), "--port", "0", "--json", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, json.loads(process.stdout.readline())["address"]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_well_with_requests_under_way(folder, number):
+    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    body = json.dumps({"texts": ["the rocket"] * 200}).encode()
+    with serving_verb(folder) as (process, address):
+        host, port = address.removeprefix("http://").split(":")
+        idle = socket.create_connection((host, int(port)))
+        half = [socket.create_connection((host, int(port)), timeout=30) for _ in range(10)]
+        for connection in half:
+            connection.sendall(head % len(body) + body[:-5])
+        whole = [socket.create_connection((host, int(port)), timeout=30) for _ in range(20)]
+        for connection in whole:
+            connection.sendall(head % len(body) + body)
+        time.sleep(0.2)
+        process.send_signal(number)
+        time.sleep(0.3)
+        for connection in half:
+            connection.sendall(body[-5:])
+        for connection in (*half, *whole):
+            with connection, connection.makefile("rb") as said:
+                assert said.readline() == b"HTTP/1.1 200 OK\r\n"
+                assert said.read().count(b'"label"') == 200
+        out, errors = process.communicate(timeout=30)
+        idle.close()
+    assert process.returncode == 0
+    assert out == ""
+    assert errors == f"ade: {folder} is served at {address}\n"
+
+
+def test_torch_is_loaded_only_to_look_inside(folder):
+    program = (
+        "import sys, threading, urllib.request\n"
+        "from ade import cli, serving\n"
+        "made = serving.service\n"
+        "def service(*given):\n"
+        "    app = made(*given)\n"
+        "    app.add_api_route('/loaded', loaded)\n"
+        "    return app\n"
+        "async def loaded(request: serving.Request):\n"
+        "    return serving.Response('torch' if 'torch' in sys.modules else 'none')\n"
+        "serving.service = service\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-c", program, "serve", str(folder), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            address = json.loads(process.stdout.readline())["address"]
+            assert posted(address, "rocket").status_code == 200
+            assert httpx.get(f"{address}/health").status_code == 200
+            assert httpx.get(f"{address}/loaded").text == "none"
+            assert len(httpx.get(f"{address}/about", timeout=120).json()["anchors"]) == 10
+            assert httpx.get(f"{address}/loaded").text == "torch"
+        finally:
+            process.kill()
+
+
+def test_the_verb_says_what_is_wrong_in_a_line(ade, folder, tmp_path):
+    with bound("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, _, errors = ade("serve", folder, "--port", port)
+        assert (status, errors.count("\n")) == (2, 1)
+        assert f"cannot listen at 127.0.0.1, port {port}: Address already in use" in errors
+    for words, says in (
+        ((tmp_path, "--port", "0"), "not a model folder"),
+        ((folder, "--host", "nowhere.invalid"), "cannot listen at nowhere.invalid"),
+        ((folder, "--port", "70000"), "65535"),
+        ((folder, "--batch", "0"), "batch must be at least 1, not 0"),
+        ((folder, "--queue", "10"), "queue must be at least max_texts (256), not 10"),
+    ):
+        status, out, errors = ade("serve", *words)
+        assert (status, out, errors.count("\n")) == (2, "", 1)
+        assert says in errors
+
+
+def test_without_the_extra_it_says_which_to_install(folder):
+    program = (
+        "import sys; sys.modules['fastapi'] = None; sys.argv = ['ade', 'serve', *sys.argv[1:]]\n"
+        "from ade import cli; cli.main()"
+    )
+    command = [sys.executable, "-c", program, str(folder), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'ade-embeddings[serve]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_requests_are_written_down_where_asked_for(folder):
+    with serving_verb(folder, "--access-log") as (process, address):
+        httpx.get(f"{address}/health")
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    assert re.search(r'127\.0\.0\.1:\d+ - "GET /health HTTP/1.1" 200', errors)
+    assert process.returncode == 0
