@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 from ade import display
 from ade.cli_benchmarks import benchmark, reproduce
+from ade.cli_delivery import serve
 from ade.cli_inspect import inspect_verb
 from ade.errors import InputError
 from ade.options import (
@@ -322,6 +323,7 @@ def run(
 
 
 app.command(name="inspect")(inspect_verb)
+app.command()(serve)
 app.command()(reproduce)
 app.add_typer(benchmark, name="benchmark")
 
