@@ -146,6 +146,7 @@ def test_typing_shows_bars_that_follow_the_context(visit, inspector):
         expect(tab.locator(".verdict").first).to_contain_text(f"{100 * max(now['probabilities'].values()):.1f}%")
         names = tab.locator(".chances .name").all_text_contents()[:3]
         assert names == sorted(WORDS, key=now["probabilities"].get, reverse=True)
+        assert max(tab.locator(".percent").evaluate_all("all => all.map(each => each.scrollHeight)")) < 20  # one line
         for each in now["tokens"]:
             expect(token(tab, each["token"])).to_have_attribute(
                 "aria-label", f"{each['token']}, {pct(each['share'])} of the pooling"
