@@ -233,7 +233,7 @@ def test_garbage_on_the_wire(address):
     generator = np.random.default_rng(0)
     said = [raw(address, generator.bytes(size)) for size in (1, 10, 1000, 100_000)]
     said += [
-        raw(address, b"GET / HTTP/9.9\r\n\r\n"),
+        raw(address, b"GET /nowhere HTTP/9.9\r\n\r\n"),
         raw(address, b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n"),
         raw(address, b"POST /predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"),
         raw(address, b"GET /\xff\xfe HTTP/1.1\r\nhost: x\r\n\r\n"),
@@ -262,6 +262,18 @@ def test_slow_senders_are_not_waited_for(folder, monkeypatch):
             assert set(json.loads(said.split(b"\r\n\r\n", 1)[1])) == {"detail"}
         assert time.monotonic() - began < 5
         assert posted(address, "rocket").status_code == 200
+
+
+def test_requests_one_right_after_the_other(address):
+    """Several requests in one go on one connection are answered in order."""
+    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    texts = ["the team and the coach", "bank share price", "rocket in orbit"]
+    bodies = [json.dumps({"texts": text}).encode() for text in texts]
+    last = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    said = raw(address, b"".join(head % len(body) + body for body in bodies) + last, end=False)
+    labels = [posted(address, text).json()["predictions"][0]["label"] for text in texts]
+    assert re.findall(rb'"label":"(\w+)"', said) == [label.encode() for label in labels]
+    assert said.count(b"HTTP/1.1 200 OK") == 4
 
 
 def test_a_body_nobody_reads_does_no_harm(address):
