@@ -52,7 +52,6 @@ ABOUT = _object(labels=_list({"type": "string"}), problem={"type": "string"}, an
 HEALTH = _object(status={"const": "ready"}, version={"type": "string"}, model=OBJECT, limits=OBJECT)
 ERROR = _object(detail={"type": "string"})
 REASONS = {
-    400: "the request could not be read",
     408: "the body did not arrive in time",
     409: "the model cannot be looked into",
     413: "the body is too large",

@@ -18,7 +18,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-SLOWEST = 30.0  # seconds a body may take to arrive
 DRAINED = 8 << 20  # bytes of a body too large that are still read, so that its sender comes to reading the answer
 DRAINING = 2.0  # seconds that may take
 POLICY = b"content-security-policy"
@@ -57,6 +56,7 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self._paths, self._counts, self._times = {*paths}, counts, times
+        self._known: dict[tuple[str, int], tuple[Any, Any]] = {}  # looking a label up takes longer than counting
         sizes = [2**i for i in range(11)]
         self.texts = Counter("ade_texts", "Texts predicted.", registry=self.registry)
         self.batch = Histogram("ade_batch_texts", "Texts of a batch.", buckets=sizes, registry=self.registry)
@@ -66,8 +66,11 @@ class Metrics:
     def request(self, path: str, status: int, seconds: float) -> None:
         """One request answered."""
         path = path if path in self._paths else "other"
-        self._counts.labels(path, status).inc()
-        self._times.labels(path).observe(seconds)
+        if (path, status) not in self._known:
+            self._known[path, status] = self._counts.labels(path, status), self._times.labels(path)
+        count, times = self._known[path, status]
+        count.inc()
+        times.observe(seconds)
 
     def batched(self, requests: int, texts: int) -> None:
         """One batch begun."""
@@ -128,7 +131,7 @@ def _refusal(error: BaseException) -> Refused:
 
 
 class _Body:
-    """A request's body as it arrives; too much of it, or too slowly, and it is refused."""
+    """A request's body as it arrives; too much of it, and it is refused."""
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, most: int) -> None:
         self._headers, self._receive, self._most = scope["headers"], receive, most
@@ -143,11 +146,7 @@ class _Body:
             if announced > self._most:
                 asked_first = any(name == b"expect" for name, _ in self._headers)
                 await self._too_large(announced <= DRAINED and not asked_first)
-        try:
-            async with asyncio.timeout(SLOWEST):
-                message = await self._receive()
-        except TimeoutError:
-            raise Refused(408, f"the body did not arrive within {SLOWEST:.0f} seconds", connection="close") from None
+        message = await self._receive()
         if message["type"] == "http.disconnect":
             raise Left
         self._count += len(message.get("body", b""))

@@ -85,17 +85,22 @@ class Gatherer(Generic[Result]):
         loop = asyncio.get_running_loop()
         if time.monotonic() - self._ended > PATIENCE:
             self._last = 0  # long ago: it says nothing about now
-        while self._queue:
-            if self._wait and not self._worth():
-                await self._more(loop)
-            batch = await self._taken()
-            if batch:
-                texts = [piece.texts for piece in batch]
-                results = await loop.run_in_executor(self._thread, self._answered, texts)
-                for piece, found in zip(batch, results, strict=True):
-                    _settle(piece.answer, found)
-            self._last, self._ended = len(batch), time.monotonic()
-        self._running = None
+        batch: list[Piece[Result]] = []
+        try:
+            while self._queue:
+                if self._wait and not self._worth():
+                    await self._more(loop)
+                batch = await self._taken()
+                if batch:
+                    texts = [piece.texts for piece in batch]
+                    results = await loop.run_in_executor(self._thread, self._answered, texts)
+                    for piece, found in zip(batch, results, strict=True):
+                        _settle(piece.answer, found)
+                self._last, self._ended = len(batch), time.monotonic()
+        finally:
+            self._running = None
+            for piece in (*batch, *self._queue):  # where it broke off, nobody is left waiting
+                _settle(piece.answer, RuntimeError("the thread that predicts has ended"))
 
     def _worth(self) -> bool:
         """Whether as much waits as can be hoped for."""

@@ -1,7 +1,7 @@
 """Uvicorn on a socket: ready when it says so, strict with heads of requests, and with a good end.
 
-Its fast reader takes a head of any size, in any time; here both have a limit, and what cannot be read is refused in
-JSON like everything else.
+Its fast reader takes a head of any size, and a request in any time; here both have a limit, and what cannot be read is
+refused in JSON like everything else.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ except ImportError as missing:
 
 HEAD = 1 << 16  # bytes of a request's head
 OVERHEAD, SPARE = 8, 1 << 24  # what chunks of a byte each add to a body, and what is read of one that is too large
-SLOWEST = 30.0  # seconds a head may take to arrive
+SLOWEST = 30.0  # seconds a request may take to arrive
 KEPT = 75  # seconds an idle connection is kept: longer than proxies keep theirs
 STOPPING = 20  # seconds in which requests under way are still answered
 
@@ -61,7 +61,7 @@ class Strict(Reader):
         self.late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A head should follow soon."""
+        """A request should follow soon."""
         super().connection_made(transport)
         self._expect()
 
@@ -74,34 +74,43 @@ class Strict(Reader):
         """Some of a head or a body."""
         super().data_received(data)
         self.taken += len(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._arrived()
-            if self.taken > self.most:
-                self.transport.abort()
+        in_body = self.cycle is not None and self.cycle.more_body
+        if not in_body and self.cycle is not None and not self.cycle.response_complete:
+            self._arrived()  # all of it
         elif not self.transport.is_closing():
             self._expect()
-            if self.taken > HEAD:
-                self.send_400_response(f"the head of the request has more than {HEAD:,} bytes")
+            if self.taken > (self.most if in_body else HEAD):
+                self._refuse("400 Bad Request", "the request, or its head, is too large")
 
     def on_response_complete(self) -> None:
         """The next request may begin."""
         self.taken = 0
         super().on_response_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be read is refused."""
+        self._refuse("400 Bad Request", msg)
+
     def _expect(self) -> None:
         if self.late is None:
-            self.late = self.loop.call_later(SLOWEST, self.timeout_keep_alive_handler)
+            self.late = self.loop.call_later(SLOWEST, self._slow)
 
     def _arrived(self) -> None:
         if self.late is not None:
             self.late.cancel()
             self.late = None
 
-    def send_400_response(self, msg: str) -> None:
-        """What cannot be read is refused."""
-        body = json.dumps({"detail": msg}).encode()
-        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + body)
+    def _slow(self) -> None:
+        if self.taken:
+            self._refuse("408 Request Timeout", f"the request did not arrive within {SLOWEST:.0f} seconds")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: str, detail: str) -> None:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = json.dumps({"detail": detail}).encode()
+            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(f"HTTP/1.1 {status}\r\n{head}".encode() + body)
         self.transport.close()
 
 

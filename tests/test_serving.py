@@ -21,7 +21,7 @@ import pytest
 from conftest import topic_texts
 from prometheus_client.parser import text_string_to_metric_families
 
-from ade import gate, gathering, listening, serving
+from ade import gathering, listening, serving
 from ade.answers import Answers, texts_of
 from ade.errors import InputError
 from ade.gathering import Gatherer
@@ -222,7 +222,7 @@ def test_other_kinds_paths_and_methods(address):
         assert "application/json" in answer.json()["detail"]
     for method, path, status in (
         ("GET", "/nowhere", 404), ("POST", "/predict/", 404), ("GET", "/predict", 405), ("PUT", "/predict", 405),
-        ("DELETE", "/health", 405), ("GET", "/%2e%2e/etc/passwd", 404), ("GET", "/", 404),
+        ("DELETE", "/health", 405), ("GET", "/%2e%2e/etc/passwd", 404),
     ):  # fmt: skip
         answer = httpx.request(method, address + path)
         assert (answer.status_code, set(answer.json())) == (status, {"detail"}), path
@@ -233,7 +233,7 @@ def test_garbage_on_the_wire(address):
     generator = np.random.default_rng(0)
     said = [raw(address, generator.bytes(size)) for size in (1, 10, 1000, 100_000)]
     said += [
-        raw(address, b"GET / HTTP/9.9\r\n\r\n"),
+        raw(address, b"GET /nowhere HTTP/9.9\r\n\r\n"),
         raw(address, b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n"),
         raw(address, b"POST /predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"),
         raw(address, b"GET /\xff\xfe HTTP/1.1\r\nhost: x\r\n\r\n"),
@@ -252,20 +252,44 @@ def test_garbage_on_the_wire(address):
 
 def test_slow_senders_are_not_waited_for(folder, monkeypatch):
     monkeypatch.setattr(listening, "SLOWEST", 0.3)
-    monkeypatch.setattr(gate, "SLOWEST", 0.3)
     with running(Runtime.load(folder)) as address:
         began = time.monotonic()
-        assert raw(address, b"GET /health HT", b"TP/1.1\r\n", b"x: y\r\n", b"z", pause=0.2) == b""
+        assert raw(address, pause=0.2, end=False) == b""  # who says nothing is told nothing
+        slow = raw(address, b"GET /health HT", b"TP/1.1\r\n", b"x: y\r\n", b"z", pause=0.2, end=False)
         head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
-        assert raw(address, head + b'{"te', b"xts", pause=0.5).startswith(b"HTTP/1.1 408")
+        for said in (slow, raw(address, head + b'{"te', b"xts", b" ", pause=0.2, end=False)):
+            assert said.startswith(b"HTTP/1.1 408")
+            assert set(json.loads(said.split(b"\r\n\r\n", 1)[1])) == {"detail"}
         assert time.monotonic() - began < 5
         assert posted(address, "rocket").status_code == 200
+
+
+def test_requests_one_right_after_the_other(address):
+    """Several requests in one go on one connection are answered in order."""
+    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    texts = ["the team and the coach", "bank share price", "rocket in orbit"]
+    bodies = [json.dumps({"texts": text}).encode() for text in texts]
+    last = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    said = raw(address, b"".join(head % len(body) + body for body in bodies) + last, end=False)
+    labels = [posted(address, text).json()["predictions"][0]["label"] for text in texts]
+    assert re.findall(rb'"label":"(\w+)"', said) == [label.encode() for label in labels]
+    assert said.count(b"HTTP/1.1 200 OK") == 4
+
+
+def test_a_body_nobody_reads_does_no_harm(address):
+    """The answer comes before the body has: the connection lives on, or is closed, but never tells nonsense."""
+    head = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n"
+    after = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    for path, status in ((b"/nowhere", b"404"), (b"/health", b"405")):
+        said = raw(address, head % path, b"x" * 200_000, after, pause=0.1, end=False)
+        assert said.startswith(b"HTTP/1.1 " + status)
+        assert said.count(b"HTTP/1.1") == 1 or b'"ready"' in said.split(b"HTTP/1.1")[2]
 
 
 def test_a_failure_stays_with_its_own_request_and_tells_nothing(folder, caplog):
     predictor = Watched.load(folder)
     with running(predictor) as address:
-        predictor.pause = 0.3  # while the first is worked on, the others gather
+        predictor.pause = 0.6  # while the first is worked on, the others gather
         texts = ["the coach", "boom", "the team", "boom and more", "a rocket"]
 
         async def ask() -> list[httpx.Response]:
@@ -302,7 +326,7 @@ def test_figures_that_are_not_numbers_are_no_answer(folder):
 
 def test_clients_that_leave_cost_nothing(folder):
     predictor = Watched.load(folder)
-    predictor.pause = 0.4
+    predictor.pause = 1.0
     head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     with running(predictor) as address:
         host, port = address.removeprefix("http://").split(":")
