@@ -40,7 +40,7 @@ def shoot(browser: Browser, address: str, name: str, theme: str, width: int, par
     top = max(0, first["y"] - 16)
     clip = {"x": 0, "y": top, "width": width, "height": last["y"] + last["height"] + 16 - top}
     picture = Image.open(BytesIO(tab.screenshot(full_page=True, clip=clip)))
-    picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(
+    picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=4).save(
         IMAGES / f"inspector-{name}.png", optimize=True
     )
     context.close()
