@@ -208,6 +208,13 @@ def exported(to: Console, files: "Sequence[ExportedFile]") -> None:
     to.print(table)
 
 
+def page(to: Console, result: Mapping[str, Any]) -> None:
+    """Where a page was written."""
+    count = result["texts"]
+    sentences = "1 sentence" if count == 1 else f"{count} sentences"
+    to.print(f"{result['html']}: {sentences}, {size(result['bytes'])}; open it in a browser")
+
+
 def parameters(to: Console, counts: Mapping[str, int]) -> None:
     """The paper's appendix table."""
     table = _table("component", "parameters")
