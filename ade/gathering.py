@@ -6,7 +6,6 @@ and a short wait for them, never longer than asked for, saves calls.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +15,6 @@ from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 PATIENCE = 0.05  # seconds after which a request is asked whether anyone still wants its answer
-log = logging.getLogger("ade.service")
 
 
 class Full(Exception):
@@ -139,7 +137,6 @@ class Gatherer(Generic[Result]):
         except Exception as error:
             if len(parts) > 1:
                 return [self._answered([texts])[0] for texts in parts]
-            log.exception("prediction failed")
             return [error]
         if len(parts) == 1:
             return [found]
