@@ -135,11 +135,11 @@ class Gatherer(Generic[Result]):
         try:
             found = self._work([text for texts in parts for text in texts])
         except Exception as error:
-            if len(parts) > 1:
-                return [self._answered([texts])[0] for texts in parts]
-            return [error]
-        if len(parts) == 1:
-            return [found]
+            failure: Exception | None = error
+        else:
+            failure = None
+        if failure is not None:
+            return [failure] if len(parts) == 1 else [self._answered([texts])[0] for texts in parts]
         results: list[list[Result] | Exception] = []
         start = 0
         for texts in parts:
