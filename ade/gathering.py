@@ -6,7 +6,6 @@ and a short wait for them, never longer than asked for, saves calls.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +15,6 @@ from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 PATIENCE = 0.05  # seconds after which a request is asked whether anyone still wants its answer
-log = logging.getLogger("ade.service")
 
 
 class Full(Exception):
@@ -137,12 +135,11 @@ class Gatherer(Generic[Result]):
         try:
             found = self._work([text for texts in parts for text in texts])
         except Exception as error:
-            if len(parts) > 1:
-                return [self._answered([texts])[0] for texts in parts]
-            log.exception("prediction failed")
-            return [error]
-        if len(parts) == 1:
-            return [found]
+            failure: Exception | None = error
+        else:
+            failure = None
+        if failure is not None:
+            return [failure] if len(parts) == 1 else [self._answered([texts])[0] for texts in parts]
         results: list[list[Result] | Exception] = []
         start = 0
         for texts in parts:
