@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from ade.embedding import AnchorEmbedding
     from ade.encoders import contextual_teacher
     from ade.errors import InputError
+    from ade.estimators import AdeClassifier as AdeClassifier
+    from ade.estimators import AdeEncoder as AdeEncoder
     from ade.evaluation import Evaluation, evaluate
     from ade.inference import Classifier
     from ade.inspection import inspect_words
     from ade.model import AdeForSequenceClassification, AdeModel
     from ade.runtime import Runtime
+    from ade.sentence import AdeModule as AdeModule
     from ade.settings import (
         PAPER,
         STRONG,
@@ -63,6 +66,8 @@ _HOMES = {
     "evaluation": ("Evaluation", "evaluate"),
     "training": ("held_back", "train"),
     "inspection": ("inspect_words",),
+    "estimators": ("AdeClassifier", "AdeEncoder"),  # not in __all__: these need packages that are optional
+    "sentence": ("AdeModule",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
