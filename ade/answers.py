@@ -1,0 +1,27 @@
+"""What a model may answer: one label, any number of them, a number, or a tag for every word."""
+
+from typing import NamedTuple
+
+SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+TAGGER = "AdeForTokenClassification"  # the kind of a model that answers for every word
+LIKELY = 0.5  # a label of several is given from this probability on
+Answer = str | list[str] | float  # a label, the labels, or a number
+
+
+class Prediction(NamedTuple):
+    """What a text is taken for; with several labels a probability each, with a number none."""
+
+    label: Answer
+    probability: float | list[float] | None
+
+
+class Tagged(NamedTuple):
+    """The words of a sentence and their tags."""
+
+    words: list[str]
+    tags: list[str]
+
+
+def problem_of(stated: str | None, labels: int) -> str:
+    """The kind of problem a config states; where it does not, as transformers has it: one output is a number."""
+    return stated or (REGRESSION if labels == 1 else SINGLE)
