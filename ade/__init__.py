@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ade.errors import InputError
     from ade.estimators import AdeClassifier as AdeClassifier
     from ade.estimators import AdeEncoder as AdeEncoder
+    from ade.estimators import AdeRegressor as AdeRegressor
     from ade.evaluation import Evaluation, evaluate
     from ade.fitting import held_back
     from ade.inference import Classifier
@@ -73,7 +74,11 @@ _HOMES = {
     "tagging": ("Tagger", "evaluate_tagger"),
     "training": ("train",),
     "inspection": ("inspect_words",),
-    "estimators": ("AdeClassifier", "AdeEncoder"),  # not in __all__: these need packages that are optional
+    "estimators": (
+        "AdeClassifier",
+        "AdeEncoder",
+        "AdeRegressor",
+    ),  # not in __all__: these need packages that are optional
     "sentence": ("AdeModule",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

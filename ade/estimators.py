@@ -1,49 +1,47 @@
-"""scikit-learn estimators: AdeClassifier, texts and labels -> a classifier; AdeEncoder, texts -> vectors.
+"""scikit-learn estimators: AdeClassifier and AdeRegressor learn from texts, AdeEncoder makes vectors of them.
 
-Texts are any sequence of strings: a list, a tuple, an array, a pandas column. Both are cloned, searched over and put
+Texts are any sequence of strings: a list, a tuple, an array, a pandas column. All are cloned, searched over and put
 in a Pipeline as scikit-learn does with its own.
 """
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.base import (
+        BaseEstimator,
+        ClassifierMixin,
+        ClassNamePrefixFeaturesOutMixin,
+        RegressorMixin,
+        TransformerMixin,
+    )
     from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 except ImportError:
-    raise ImportError("AdeClassifier and AdeEncoder need scikit-learn: pip install 'scikit-learn>=1.4'") from None
+    raise ImportError("ade's estimators need scikit-learn: pip install 'scikit-learn>=1.4'") from None
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from ade.answers import LIKELY, MULTI
 from ade.codebook import MARKER as CODEBOOK
 from ade.codebook import Codebook
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.distillation import distill
 from ade.errors import InputError
+from ade.folders import kind_of
 from ade.inference import Classifier
 from ade.pooling import mean_vectors, pooled_vectors
-from ade.predictor import MARKER as MODEL
 from ade.settings import PRESETS, SHAPES, Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import DEFAULT_TEACHER, load_teacher
 from ade.training import train
 
 
-class AdeClassifier(ClassifierMixin, BaseEstimator):
-    """A text classifier: a codebook, and a model trained on it.
-
-    codebook:       a `Codebook`, the folder of one, or a teacher to distil (see `load_teacher`).
-    distillation:   how a teacher is distilled.
-    preset:         'strong' or 'paper', the settings to start from; those below change it where they are not None.
-    epochs, steps:  how long to train; give one of them.
-    attend:         'gated', 'tokens' or 'anchors'.
-    random_state:   what every random choice follows from.
-    """
+class _Trained(BaseEstimator):
+    """What learns from texts: a codebook, and a model trained on it."""
 
     def __init__(
         self,
@@ -58,9 +56,20 @@ class AdeClassifier(ClassifierMixin, BaseEstimator):
         dropout: float | None = None,
         attend: str | None = None,
         max_tokens: int | None = None,
+        class_weight: str | None = None,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
     ) -> None:
+        """How it is to be trained.
+
+        codebook:       a `Codebook`, the folder of one, or a teacher to distil (see `load_teacher`).
+        distillation:   how a teacher is distilled.
+        preset:         'strong' or 'paper', the settings to start from; what is not None below changes them.
+        epochs, steps:  how long to train; give one of them.
+        attend:         'gated', 'tokens' or 'anchors'.
+        class_weight:   'balanced' lets classes count alike, however few rows they have.
+        random_state:   what every random choice follows from.
+        """
         self.codebook = codebook
         self.distillation = distillation
         self.preset = preset
@@ -71,47 +80,84 @@ class AdeClassifier(ClassifierMixin, BaseEstimator):
         self.dropout = dropout
         self.attend = attend
         self.max_tokens = max_tokens
+        self.class_weight = class_weight
         self.random_state = random_state
         self.device = device
 
-    def fit(self, X: Sequence[str], y: Sequence[Any]) -> "AdeClassifier":
-        """Train on texts and their labels (strings, numbers, anything that can be sorted)."""
-        texts, (classes, numbers) = _texts(X), _labels(y)
-        if len(texts) != len(numbers):
-            raise InputError(f"{len(texts)} texts, but {len(numbers)} labels")
-        data = Dataset(texts, numbers, tuple(str(label) for label in classes))
+    def _train(self, texts: list[str], labels: np.ndarray, names: Sequence[str]) -> None:
+        if len(texts) != len(labels):
+            raise InputError(f"{len(texts)} texts, but {len(labels)} labels")
+        if len(texts) == 0:
+            raise InputError("there is nothing to learn from: no texts were given")
         settings, shape = self._settings()
+        data = Dataset(texts, labels, tuple(names))
         self.classifier_ = train(_codebook(self.codebook, self.distillation), data, None, settings, shape)
-        self.classes_ = classes
-        return self
-
-    def predict(self, X: Sequence[str]) -> np.ndarray:
-        """The most probable label of each text."""
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
-
-    def predict_proba(self, X: Sequence[str]) -> np.ndarray:
-        """Probabilities (n, C), columns in the order of `classes_`."""
-        check_is_fitted(self)
-        return self.classifier_.predict_proba(_texts(X))
 
     def _settings(self) -> tuple[TrainingSettings, Architecture]:
         if self.preset not in PRESETS:
             raise InputError(f"preset must be one of {', '.join(PRESETS)}, not '{self.preset}'")
         if self.epochs and self.steps:
             raise InputError("epochs and steps both say how long to train: give one of them")
-        names = ("epochs", "steps", "batch_size", "learning_rate", "dropout")
+        given = self._given("epochs", "steps", "batch_size", "learning_rate", "dropout", "device")
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = check_random_state(seed).randint(2**31 - 1)
-        settings = replace(PRESETS[self.preset], **self._given(names), seed=int(seed), device=self.device)
-        return settings, replace(SHAPES[self.preset], **self._given(("attend", "max_tokens")))
+        given |= {"seed": int(seed), "class_weights": self.class_weight or "none"}
+        shape = replace(SHAPES[self.preset], **self._given("attend", "max_tokens"))
+        return replace(PRESETS[self.preset], **given), shape
 
-    def _given(self, names: Sequence[str]) -> dict[str, Any]:
+    def _given(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __sklearn_tags__(self) -> Any:
         return _of_texts(super().__sklearn_tags__())
+
+
+class AdeClassifier(ClassifierMixin, _Trained):
+    """Texts to labels, one each or several: a codebook, and a model trained on it."""
+
+    def fit(self, X: Sequence[str], y: Any) -> Self:
+        """Train on texts and a label for each (strings, numbers, anything sorted), or a table of several: 0 and 1."""
+        texts = _texts(X)
+        classes, labels = _labels(y)
+        self._train(texts, labels, [str(label) for label in classes])
+        self.classes_ = classes
+        return self
+
+    def predict(self, X: Sequence[str]) -> np.ndarray:
+        """The most probable label of each text; where there are several, a table (n, C) of 0 and 1."""
+        chances = self.predict_proba(X)
+        if self.classifier_.problem == MULTI:
+            return (chances >= LIKELY).astype(np.int64)
+        return self.classes_[chances.argmax(1)]
+
+    def predict_proba(self, X: Sequence[str]) -> np.ndarray:
+        """Probabilities (n, C), columns in the order of `classes_`."""
+        check_is_fitted(self)
+        return self.classifier_.predict_proba(_texts(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+class AdeRegressor(RegressorMixin, _Trained):
+    """Texts to numbers: a codebook, and a model trained on it."""
+
+    def fit(self, X: Sequence[str], y: Any) -> Self:
+        """Train on texts and a number for each."""
+        texts = _texts(X)
+        if y is None:
+            raise InputError("AdeRegressor requires y to be passed, but the target y is None")
+        numbers = check_array(column_or_1d(y, warn=True), dtype=np.float32, ensure_2d=False, ensure_min_samples=0)
+        self._train(texts, numbers, ["value"])
+        return self
+
+    def predict(self, X: Sequence[str]) -> np.ndarray:
+        """The number of each text."""
+        check_is_fitted(self)
+        return np.array(self.classifier_.predict(_texts(X)), np.float64)
 
 
 class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -184,27 +230,24 @@ def _texts(given: Any) -> list[str]:
 
 
 def _labels(given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, sorted, and the number of each row's among them."""
+    """The classes, and each row's: their numbers (n,), or for several which of them (n, C)."""
     if given is None:
         raise InputError("AdeClassifier requires y to be passed, but the target y is None")
-    labels = np.asarray(given)
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        raise InputError(f"labels must be one a text, not a table of shape {labels.shape}")
-    labels = column_or_1d(labels, warn=True)
+    labels = given.toarray() if hasattr(given, "toarray") else np.asarray(given)
     try:
         check_classification_targets(labels)
-        return np.unique(labels, return_inverse=True)
+        if type_of_target(labels) == "multilabel-indicator":
+            return np.asarray(getattr(given, "columns", np.arange(labels.shape[1]))), labels.astype(bool)
+        if labels.ndim == 2 and labels.shape[1] > 1:
+            raise InputError(f"labels must be one a text, or a table of 0 and 1, not one of shape {labels.shape}")
+        return np.unique(column_or_1d(labels, warn=True), return_inverse=True)
     except TypeError:
         raise InputError("labels must be all strings or all numbers, not some of each") from None
 
 
-def _is_model(folder: str | Path) -> bool:
+def _is_model(source: str | Path) -> bool:
     """Whether it is the folder of a trained model of ours."""
-    path = Path(folder) / MODEL
-    try:
-        return path.is_file() and json.loads(path.read_text("utf8")).get("model_type") == "ade"
-    except (ValueError, AttributeError):
-        return False
+    return Path(source).is_dir() and kind_of(source).startswith("Ade")
 
 
 def _codebook(source: Any, settings: DistillationSettings | None) -> Codebook:

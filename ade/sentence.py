@@ -18,33 +18,47 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from ade.cards import CARD
 from ade.codebook import Codebook
 from ade.errors import InputError
-from ade.inference import Classifier
-from ade.model import AdeForSequenceClassification
+from ade.folders import kind_of
+from ade.inference import load_model, write_model
+from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel, AdePreTrainedModel
 from ade.settings import Architecture
 
 STATIC = Architecture(sat=False, positions="none")
+KINDS: dict[str, type[AdePreTrainedModel]] = {
+    kind.__name__: kind for kind in (AdeModel, AdeForSequenceClassification, AdeForTokenClassification)
+}
 
 
 class AdeModule(InputModule):
     """Texts -> a vector for each token, and with `pooled` one for the text.
 
-    In the mode `anchors` the tokens are anchors. The classifier layer stays in the model, as it was, and is not used.
+    In the mode `anchors` the tokens are anchors. A model's last layer stays in it, as it was, and is not used.
     """
 
     config_file_name = "ade_module.json"
     config_keys: list[str] = ["pooled", "special_tokens"]  # noqa: RUF012 - the library's own form
 
-    def __init__(self, classifier: Classifier, pooled: bool = False, special_tokens: bool = True) -> None:
-        """Around a classifier's model; `special_tokens` are what its tokenizer puts around a text."""
+    def __init__(
+        self, model: AdePreTrainedModel, tokenizer: Tokenizer, pooled: bool = False, special_tokens: bool = True
+    ) -> None:
+        """Around a model; `special_tokens` are what its tokenizer puts around a text."""
         super().__init__()
-        self.model, self.tokenizer = classifier.model, classifier.tokenizer
-        self.pooled, self.special_tokens = pooled, special_tokens
-        self.model.classifier.requires_grad_(False)
-        self.model.pooler.requires_grad_(pooled and self.model.config.pooling == "attention")
+        if pooled and not isinstance(model, AdeForSequenceClassification):
+            raise InputError(f"{type(model).__name__} has no pooling of its own: leave out pooled, and add a Pooling")
+        self.model, self.pooled, self.special_tokens = model, pooled, special_tokens
+        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # ours to set truncation on
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(model.config.max_tokens)
+        if isinstance(model, (AdeForSequenceClassification, AdeForTokenClassification)):
+            model.classifier.requires_grad_(False)
+        if isinstance(model, AdeForSequenceClassification):
+            model.pooler.requires_grad_(pooled and model.config.pooling == "attention")
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, architecture: Architecture | None = None, **noise: Any) -> "AdeModule":
@@ -53,13 +67,13 @@ class AdeModule(InputModule):
         `noise` is dropout, token_dropout and position_scale of `AdeConfig`.
         """
         noise = {"dropout": 0.0 if architecture is None else 0.1, "position_scale": 0.1, **noise}
-        model = AdeForSequenceClassification.from_codebook(codebook, ("text",), architecture or STATIC, **noise)
-        return cls(Classifier(model, codebook.tokenizer), special_tokens=False)
+        model = AdeModel.from_codebook(codebook, architecture=architecture or STATIC, **noise)
+        return cls(model, codebook.tokenizer, special_tokens=False)
 
     @classmethod
     def from_folder(cls, folder: str | Path, pooled: bool = True) -> "AdeModule":
         """A trained model; `pooled` as it pools for its classifier, else a vector a token for a `Pooling` to follow."""
-        return cls(Classifier.load(folder, "cpu"), pooled)
+        return cls(*_load(folder), pooled)
 
     @property
     def max_seq_length(self) -> int:
@@ -88,7 +102,7 @@ class AdeModule(InputModule):
 
     def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
         """Add token_embeddings (B, T, d) and their mask, and where it pools sentence_embedding (B, d)."""
-        states, mask = self.model.ade.states(features["input_ids"], features["attention_mask"].bool())
+        states, mask = self.model.base_model.states(features["input_ids"], features["attention_mask"].bool())
         features.update(token_embeddings=states, attention_mask=mask.long())
         if self.pooled:
             features["sentence_embedding"] = self.model.pool(states, mask)
@@ -102,9 +116,8 @@ class AdeModule(InputModule):
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Write a model folder of ours (safetensors, whatever is asked), and how it is used here."""
-        mode = self.model.training
-        Classifier(self.model, self.tokenizer).write(Path(output_path))
-        self.model.train(mode)
+        write_model(self.model, self.tokenizer, Path(output_path))
+        (Path(output_path) / CARD).unlink()  # it tells of a classifier; the library writes its own
         self.save_config(output_path)
 
     @classmethod
@@ -115,4 +128,9 @@ class AdeModule(InputModule):
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **where)
         if folder is None or not config:
             raise InputError(f"{model_name_or_path}: holds no {cls.config_file_name}; it was not saved by AdeModule")
-        return cls(Classifier.load(folder, "cpu"), **config)
+        return cls(*_load(folder), **config)
+
+
+def _load(source: str | Path) -> tuple[AdePreTrainedModel, Tokenizer]:
+    """The model of a folder, of whichever kind it was saved as, and its tokenizer; what is none of ours is refused."""
+    return load_model(KINDS.get(kind_of(source), AdeForSequenceClassification), source, "cpu")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import WORDS, topic_texts
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
@@ -21,10 +22,10 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from ade import pooling
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.distillation import distill
 from ade.errors import InputError
-from ade.estimators import AdeClassifier, AdeEncoder
+from ade.estimators import AdeClassifier, AdeEncoder, AdeRegressor
 from ade.inference import Classifier
 from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.training import train
@@ -56,13 +57,13 @@ def fitted(codebook):
 
 
 @pytest.mark.parametrize("check", OF_ANY_ESTIMATOR, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("estimator", [AdeClassifier(), AdeEncoder()], ids=lambda estimator: type(estimator).__name__)
-def test_what_holds_of_any_estimator(estimator, check):
-    check(type(estimator).__name__, estimator)
+@pytest.mark.parametrize("kind", [AdeClassifier, AdeRegressor, AdeEncoder])
+def test_what_holds_of_any_estimator(kind, check):
+    check(kind.__name__, kind())
 
 
 def test_the_tags_say_texts():
-    for estimator in (AdeClassifier(), AdeEncoder()):
+    for estimator in (AdeClassifier(), AdeRegressor(), AdeEncoder()):
         tags = get_tags(estimator)
         assert tags.input_tags.string
         assert not tags.input_tags.two_d_array
@@ -167,6 +168,63 @@ def test_labels_of_every_kind(labels, codebook):
     np.testing.assert_array_equal(classifier.classes_[chances.argmax(1)], found)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame, csr_array], ids=["array", "frame", "sparse"])
+def test_several_labels_a_text(kind, codebook):
+    marks = np.array([[f" {word} " in f" {text} " for word in ("goal", "bank", "the")] for text in TEXTS]).astype(int)
+    classifier = AdeClassifier(codebook, **QUICK).fit(TEXTS, kind(marks))
+    assert classifier.classifier_.problem == "multi_label_classification"
+    assert classifier.classes_.tolist() == [0, 1, 2]
+    chances, found = classifier.predict_proba(TEXTS), classifier.predict(TEXTS)
+    np.testing.assert_array_equal(found, chances >= 0.5)
+    assert found.dtype == np.int64
+    assert np.mean(found == marks) > 0.9
+    assert classifier.score(TEXTS, marks) == np.mean((found == marks).all(1)) > 0.7
+
+
+def test_labels_take_their_names_from_a_frame(codebook):
+    marks = pd.DataFrame({"goals": ["goal" in text for text in TEXTS], "banks": ["bank" in text for text in TEXTS]})
+    classifier = AdeClassifier(codebook, **{**QUICK, "steps": 5}).fit(TEXTS, marks.astype(int))
+    assert classifier.classes_.tolist() == ["goals", "banks"]
+    assert classifier.classifier_.names == ("goals", "banks")
+
+
+def test_numbers(codebook):
+    numbers = np.array([text.split().count("the") + 10.0 for text in TEXTS])
+    pipeline = make_pipeline(AdeRegressor(codebook, **{**QUICK, "steps": 300}))
+    regressor = pipeline.fit(TEXTS, numbers).named_steps["aderegressor"]
+    found = regressor.predict(HELD)
+    assert found.shape == (150,)
+    assert found.tolist() == regressor.classifier_.predict(HELD)
+    assert pipeline.score(HELD, [text.split().count("the") + 10.0 for text in HELD]) > 0.5  # r squared
+    assert regressor.predict([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (None, "requires y"),
+        ([1.0, float("nan")], "NaN"),
+        (["a", "b"], "could not convert"),
+        ([1.0], "2 texts, but 1 labels"),
+        ([1.0, 1.0], "numbers that differ"),
+        ([[1.0, 2.0], [3.0, 4.0]], "1d array"),
+    ],
+)
+def test_bad_numbers(numbers, message, codebook):
+    with pytest.raises(ValueError, match=message):
+        AdeRegressor(codebook, **QUICK).fit(["goal", "bank"], numbers)
+
+
+def test_few_rows_of_a_class_may_count_as_much(codebook):
+    rare = [i for i, label in enumerate(LABELS) if label != "space" or i % 10 == 0]
+    texts, labels = [TEXTS[i] for i in rare], [LABELS[i] for i in rare]
+    plain, balanced = (
+        AdeClassifier(codebook, **{**QUICK, "steps": 60}, class_weight=weight).fit(texts, labels).predict_proba(HELD)
+        for weight in (None, "balanced")
+    )
+    assert balanced[:, 1].mean() > plain[:, 1].mean() + 0.02
+
+
 def test_a_fold_may_lack_a_class(codebook):
     order = np.argsort(LABELS, kind="stable")
     texts, labels = [TEXTS[i] for i in order], [LABELS[i] for i in order]
@@ -206,11 +264,11 @@ def test_no_texts_at_all(fitted, codebook):
         (["goal", "bank"], ["a"], "2 texts, but 1 labels"),
         (["goal", "bank"], ["a", "a"], "at least two classes, the data has 1"),
         (["goal", "bank"], [0.5, 0.25], "continuous"),
-        (["goal", "bank"], [[0, 1], [1, 1]], "one a text"),
+        (["goal", "bank"], [[0, 1], [1, 2]], "one a text, or a table of 0 and 1"),
         (["goal", "bank"], None, "requires y"),
         (["goal", "bank"], np.array(["a", 1], object), "all strings or all numbers"),
         (["goal", "bank"], ["a", "b"], "no class has two rows"),
-        ([], [], "two classes"),
+        ([], [], "no texts were given"),
     ],
 )  # fmt: skip
 def test_bad_texts_and_labels(texts, labels, message, codebook):
@@ -227,6 +285,7 @@ def test_bad_texts_and_labels(texts, labels, message, codebook):
         ({"learning_rate": -1}, "learning_rate must be above 0"),
         ({"distillation": SMALL}, "distilled already"),
         ({"codebook": 7}, "teacher's name is needed, not int"),
+        ({"class_weight": "rare"}, "class_weights must be none or balanced"),
     ],
 )
 def test_bad_settings(settings, message, codebook):
@@ -325,4 +384,4 @@ assert "AdeClassifier" not in ade.__all__  # or `from ade import *` would need i
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "AdeClassifier and AdeEncoder need scikit-learn: pip install 'scikit-learn>=1.4'\n"
+    assert done.stdout == "ade's estimators need scikit-learn: pip install 'scikit-learn>=1.4'\n"

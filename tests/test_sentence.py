@@ -17,14 +17,17 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss, MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
 
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.distillation import distill
 from ade.errors import InputError
 from ade.inference import Classifier
+from ade.model import AdeForTokenClassification
 from ade.pooling import pooled_vectors
 from ade.sentence import AdeModule
 from ade.settings import STRONG, Architecture, DistillationSettings
+from ade.tagging import Tagger
 from ade.training import train
 
 TEXTS, LABELS = topic_texts(120, 0)
@@ -120,14 +123,14 @@ def test_the_pooling_of_a_trained_model_is_its_own(trained):
 @pytest.mark.parametrize("architecture", [None, Architecture()], ids=["static", "gated"])
 def test_it_trains_and_is_saved(architecture, codebook, pairs, tmp_path):
     model = static(codebook, architecture)
-    before, started = model.encode(TEXTS), model[0].model.ade.embedding.anchors.detach().clone()
+    before, started = model.encode(TEXTS), model[0].model.base_model.embedding.anchors.detach().clone()
     losses = fit(
         model, {"anchor": pairs[0], "positive": pairs[1]}, MultipleNegativesRankingLoss(model), tmp_path / "run"
     )
     assert losses[-1] < losses[0]
     after = model.encode(TEXTS)
     assert not np.allclose(before, after, atol=0.01)
-    assert not torch.equal(model[0].model.ade.embedding.anchors, started)
+    assert not torch.equal(model[0].model.base_model.embedding.anchors, started)
     model.save(str(tmp_path / "model"), safe_serialization=False)
     assert {path.name for path in (tmp_path / "model").iterdir()} == FILES | {
         "1_Pooling"
@@ -164,7 +167,7 @@ def test_a_packed_codebook_stays_packed(teacher, tmp_path):
     model = static(packed)
     model.save(str(tmp_path / "model"))
     stored = load_file(tmp_path / "model" / "model.safetensors")
-    assert stored["ade.embedding.codes"].dtype == torch.uint8
+    assert stored["embedding.codes"].dtype == torch.uint8
     np.testing.assert_allclose(load(tmp_path / "model").encode(TEXTS), model.encode(TEXTS), rtol=1e-5, atol=1e-5)
 
 
@@ -196,6 +199,27 @@ print(model.encode("goal bank").tolist())
     np.testing.assert_allclose(json.loads(done.stdout), model.encode("goal bank"), rtol=1e-5)
     with pytest.raises(ValueError, match="trust_remote_code=True"):  # the library's rule for every class not its own
         SentenceTransformer(str(tmp_path / "model"), device="cpu")
+
+
+def test_only_a_classifier_pools(codebook, tmp_path):
+    tagger = AdeForTokenClassification.from_codebook(codebook, ["O", "B"])
+    Tagger(tagger, codebook.tokenizer).save(tmp_path / "tagger")
+    with pytest.raises(InputError, match="no pooling of its own"):
+        AdeModule.from_folder(tmp_path / "tagger")
+    module = AdeModule.from_folder(tmp_path / "tagger", pooled=False)
+    model = SentenceTransformer(modules=[module, Pooling(16)], device="cpu")
+    expected = tagger.eval().ade(torch.tensor([codebook.tokenizer.encode("goal bank").ids])).last_hidden_state
+    np.testing.assert_allclose(model.encode("goal bank"), expected[0].mean(0).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_saved_is_a_model_of_ours(codebook, tmp_path):
+    model = static(codebook, Architecture())
+    model.save(str(tmp_path), create_model_card=False)
+    assert not (tmp_path / "README.md").exists()
+    found = AutoModel.from_pretrained(tmp_path)
+    ids = AutoTokenizer.from_pretrained(tmp_path)("goal bank", return_tensors="pt").input_ids
+    states = found(ids).last_hidden_state.detach()
+    np.testing.assert_allclose(states.mean(1)[0], model.encode("goal bank"), rtol=1e-4, atol=1e-5)
 
 
 def test_other_folders_are_refused(trained, tmp_path):
