@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ade.estimators import AdeEncoder as AdeEncoder
     from ade.estimators import AdeRegressor as AdeRegressor
     from ade.evaluation import Evaluation, evaluate
+    from ade.exporting import export
     from ade.fitting import held_back
     from ade.inference import Classifier
     from ade.inspection import inspect_words
@@ -73,6 +74,7 @@ _HOMES = {
     "tagged": ("TaggedDataset", "load_tagged"),
     "tagging": ("Tagger", "evaluate_tagger"),
     "training": ("train",),
+    "exporting": ("export",),
     "inspection": ("inspect_words",),
     "estimators": (
         "AdeClassifier",
@@ -89,6 +91,7 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings",
     "LabelTeacher", "held_back", "taught", "train", "inspect_words", "TaggedDataset", "load_tagged", "Tagger",
     "evaluate_tagger",
+    "export",
 ]  # fmt: skip
 
 

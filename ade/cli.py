@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 from ade import display
 from ade.answers import TAGGER
 from ade.cli_benchmarks import benchmark, reproduce
+from ade.cli_delivery import export, serve
+from ade.cli_inspect import inspect_verb
 from ade.cli_training import distill, judged, train
 from ade.errors import InputError
 from ade.folders import kind_of
@@ -135,36 +137,6 @@ def _predictor(model: Path, device: str) -> "Predictor":
     return Classifier.load(model, device)
 
 
-@app.command(name="inspect")
-def inspect_verb(
-    source: Annotated[Path, typer.Argument(help="A model or codebook folder.", show_default=False)],
-    words: Annotated[list[str], typer.Argument(help="Words to look up.", show_default=False)],
-    text: Annotated[
-        str | None, typer.Option(help="A sentence with the words in it: also show the weights they have there.")
-    ] = None,
-    nearest: Annotated[int, typer.Option(help="Words shown for each anchor.", min=1)] = 6,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
-    """The anchors of words, their weights, and each anchor's nearest words."""
-    from ade.codebook import MARKER, Codebook
-    from ade.inference import Classifier
-    from ade.inspection import codebook_of, inspect_in_context, inspect_words
-
-    if (source / MARKER).exists():
-        if text is not None:
-            raise InputError(f"{source}: a codebook knows no context; --text needs a trained model")
-        found = inspect_words(Codebook.load(source), words, nearest)
-    else:
-        model = Classifier.load(source, "cpu")
-        found = (
-            inspect_words(codebook_of(model), words, nearest)
-            if text is None
-            else inspect_in_context(model, words, text, nearest)
-        )
-    show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.words(to, found))
-
-
 @app.command()
 def params(
     dim: Annotated[int, typer.Option(help="Width of the model.", min=1)] = 768,
@@ -195,6 +167,9 @@ def run(
     show(demo.as_dict(), as_json, lambda to: display.demo(to, demo))
 
 
+app.command()(export)
+app.command(name="inspect")(inspect_verb)
+app.command()(serve)
 app.command()(reproduce)
 app.add_typer(benchmark, name="benchmark")
 

@@ -1,6 +1,6 @@
 """What a person sees at the terminal: progress bars on stderr, tables of at most 100 columns on stdout."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ade.codebook import Codebook
     from ade.demo import Demo
     from ade.evaluation import AnyEvaluation, Evaluation
+    from ade.exporting import ExportedFile
     from ade.inspection import TokenAnchors
     from ade.tagging import TagEvaluation
 
@@ -195,6 +196,23 @@ def words(to: Console, found: "list[TokenAnchors]") -> None:
             table.add_row(str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest))
         to.print(table)
         to.print()
+
+
+def exported(to: Console, files: "Sequence[ExportedFile]") -> None:
+    """The files of an export, and how far from PyTorch they are."""
+    table = _table("file", "size", "largest difference", "of the scores' spread", "same labels")
+    for each in files:
+        share = each.difference / each.spread if each.spread else 0.0
+        figures = (f"{each.difference:.1e}", f"{100 * share:.4f}%", f"{100 * each.same:.1f}%")
+        table.add_row(each.file, size(each.bytes), *figures)
+    to.print(table)
+
+
+def page(to: Console, result: Mapping[str, Any]) -> None:
+    """Where a page was written."""
+    count = result["texts"]
+    sentences = "1 sentence" if count == 1 else f"{count} sentences"
+    to.print(f"{result['html']}: {sentences}, {size(result['bytes'])}; open it in a browser")
 
 
 def parameters(to: Console, counts: Mapping[str, int]) -> None:

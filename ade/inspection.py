@@ -112,7 +112,7 @@ def inspect_in_context(classifier: Classifier, words: list[str], text: str, near
         own = [i for i, (start, end) in enumerate(reading.spans) if start < place.end() and end > place.start()]
         for i in own:
             indices, weights = codebook.pairs_of(reading.ids[i])
-            gate = (reading.contextual[i] / reading.static[i])[indices.long()]
+            gate = (reading.contextual[i] / reading.static[i])[indices.long()].nan_to_num(1)  # a weight may be nothing
             around = nearest_words(codebook, indices.long(), nearest)
             order = weights.abs().argsort(descending=True).tolist()
             uses = (
@@ -129,9 +129,13 @@ def nearest_words(codebook: Codebook, anchors: Tensor, count: int) -> list[tuple
         return [() for _ in anchors]
     ids = torch.tensor(sorted(words))
     directions = F.normalize(codebook.anchors[anchors], dim=1)  # (a, d)
-    alike = torch.cat([F.normalize(rows, dim=1) @ directions.T for _, rows in codebook.blocks()])[ids]  # (w, a)
-    best = alike.T.topk(min(4 * count, len(ids))).indices
-    return [tuple(dict.fromkeys(words[int(ids[i])].lower() for i in row))[:count] for row in best]
+    alike, best = torch.empty(len(anchors), 0), torch.empty(len(anchors), 0, dtype=torch.int64)
+    for start, rows in codebook.blocks():
+        here = ids[(ids >= start) & (ids < start + len(rows))]
+        found = directions @ F.normalize(rows[here - start], dim=1).T  # (a, w)
+        alike, order = torch.cat([alike, found], 1).topk(min(4 * count, alike.shape[1] + len(here)))
+        best = torch.cat([best, here.expand(len(anchors), -1)], 1).gather(1, order)
+    return [tuple(dict.fromkeys(words[i].lower() for i in row))[:count] for row in best.tolist()]
 
 
 def _tokens_of(codebook: Codebook, word: str) -> list[int]:

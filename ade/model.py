@@ -59,11 +59,20 @@ class SegmentAwareTransformer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """What each element of (B, T, d) hears from the unmasked ones, before it is added to the element."""
+        query, key, value = self._split(x)
+        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+        return self.output(heard.transpose(1, 2).reshape(x.shape))
+
+    def attention(self, x: Tensor, mask: Tensor) -> Tensor:
+        """How much of what each element hears comes from each other one: (B, H, T, T), the softmax `forward` uses."""
+        query, key, _ = self._split(x)
+        scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
+        return scores.masked_fill(~mask[:, None, None, :], -torch.inf).softmax(3)
+
+    def _split(self, x: Tensor) -> Tensor:
         batch, length, dim = x.shape
         split = self.projection(x).view(batch, length, 3, self.heads, dim // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, T, d / H)
-        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-        return self.output(heard.transpose(1, 2).reshape(batch, length, dim))
+        return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
 
 
 def real(ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -202,24 +211,30 @@ class AdeModel(AdePreTrainedModel):
         return self._states(ids, self._visible(mask))
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if self.config.attend == "anchors":
-            return self._attend_anchors(ids, mask)
-        types, place = self._types(ids)  # the look-up runs once for each distinct token
-        position = self._positions(torch.arange(ids.shape[1], device=ids.device))  # (L, d)
-        if self.sat is None or self.config.attend == "tokens":
-            rows = self.norm(self.embedding.compose(types))  # (U, d)
-            x = self.dropout(_spread(rows, place) + position)  # (B, L, d)
-            return (x if self.sat is None else x + self.sat(x, mask)), mask
-        return self._attend_gated(types, place, position, mask), mask
+        if self.sat is not None and self.config.attend == "gated":
+            types, place = self._types(ids)
+            return self._attend_gated(types, place, self._each_position(ids), mask), mask
+        x, mask = self.elements(ids, mask)
+        return (x if self.sat is None else x + self.sat(x, mask)), mask
 
-    def _attend_anchors(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def elements(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What SAT attends over, (B, T, d), and its mask: one element for each token, or for each of its anchors."""
+        if self.config.attend == "anchors":
+            return self._anchors(ids, mask)
+        types, place = self._types(ids)  # the look-up runs once for each distinct token
+        return self._tokens(types, place, self._each_position(ids)), mask
+
+    def _tokens(self, types: Tensor, place: Tensor, position: Tensor) -> Tensor:
+        rows = self.norm(self.embedding.compose(types))  # (U, d)
+        return self.dropout(_spread(rows, place) + position)  # (B, L, d)
+
+    def _anchors(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         anchor, weight, word, mask = self.embedding.expand(ids, mask)
         each = torch.arange(anchor.shape[1], device=ids.device)
         position = self._positions(word if self.config.positions == "grouped" else each)
         # The anchor is normalised, then scaled: LayerNorm of beta * a would forget beta.
         element = F.embedding(anchor, self.norm(self.embedding.table())) * weight.unsqueeze(2)
-        x = self.dropout(element + position)  # (B, T, d)
-        return (x if self.sat is None else x + self.sat(x, mask)), mask
+        return self.dropout(element + position), mask  # (B, T, d)
 
     def _attend_gated(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         heard = self._context(types, place, position, mask)
@@ -238,14 +253,11 @@ class AdeModel(AdePreTrainedModel):
         """What gates each token's anchors: (B, L, d); nothing in a mode without gates."""
         if self.sat is None or self.config.attend != "gated":
             return None
-        types, place = self._types(ids)
-        position = self._positions(torch.arange(ids.shape[1], device=ids.device))
-        return self._context(types, place, position, mask)
+        return self._context(*self._types(ids), self._each_position(ids), mask)
 
     def _context(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         assert self.sat is not None
-        rows = self.norm(self.embedding.compose(types))  # (U, d)
-        return self.sat(self.dropout(_spread(rows, place) + position), mask)  # (B, L, d)
+        return self.sat(self._tokens(types, place, position), mask)  # (B, L, d)
 
     def gates(self, heard: Tensor) -> Tensor:
         """How much a context turns each anchor up or down: between 0 and 2, 1 where it says nothing."""
@@ -256,6 +268,9 @@ class AdeModel(AdePreTrainedModel):
         if ids.is_cuda:
             return ids.flatten(), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
         return ids.unique(return_inverse=True)
+
+    def _each_position(self, ids: Tensor) -> Tensor:
+        return self._positions(torch.arange(ids.shape[1], device=ids.device))  # (L, d)
 
     def _positions(self, positions: Tensor) -> Tensor:
         if self.config.positions == "none" or self.config.position_scale == 0:

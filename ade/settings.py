@@ -124,6 +124,28 @@ class TeachingSettings:
         _need(0 <= self.trust <= 1, "trust", "between 0 and 1", self.trust)
 
 
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What a service takes, and how it gathers what it is asked."""
+
+    max_bytes: int = field(default=1 << 20, metadata={"help": "bytes of a request's body"})
+    max_texts: int = field(default=256, metadata={"help": "texts of a request"})
+    max_chars: int = field(default=20_000, metadata={"help": "characters of a text"})
+    batch: int = field(default=64, metadata={"help": "texts predicted at once, from however many requests"})
+    wait_ms: float = field(
+        default=2.0, metadata={"help": "longest wait for more texts, where the last batch had several requests"}
+    )
+    queue: int = field(default=4096, metadata={"help": "texts that may wait; beyond, requests are turned away"})
+    inspect_texts: int = field(default=2, metadata={"help": "texts of a request to look inside"})
+    inspect_chars: int = field(default=2_000, metadata={"help": "characters of a text to look inside"})
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_texts", "max_chars", "batch", "inspect_texts", "inspect_chars"):
+            _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        _need(0 <= self.wait_ms <= 1000, "wait_ms", "between 0 and 1000", self.wait_ms)
+        _need(self.queue >= self.max_texts, "queue", f"at least max_texts ({self.max_texts})", self.queue)
+
+
 STRONG = TrainingSettings()
 PAPER = TrainingSettings(
     epochs=8, batch_size=32, learning_rate=2e-5, warmup_steps=500, weight_decay=0.01,

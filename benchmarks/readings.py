@@ -68,6 +68,10 @@ READINGS: dict[str, str] = {
     "so most of the time that is left goes to the tokenizer, which is the ceiling, and to one matrix product for the "
     "scores. `gated` needs what each token hears as a vector, for its gates, and pays for it; `anchors` attends over "
     "eight times as many elements.",
+    "service": "`ade serve` with an untrained model of the demo's shape, one gloss a request, each client asking again as soon "
+    "as it is answered; the client runs on the same cores and takes its share of them. Alone, a client is answered at once "
+    "either way. With several, one call for all that wait saves most of what a call costs by itself; the wait for it "
+    "is shorter than the wait in a queue would be.",
     "growth": "Time is linear in the texts and memory flat (most of it is torch, loaded to make the model). It does not "
     "depend on K or k where types are cached, except that gates cost by the pair; it grows with the square of the length, "
     "as attention does. By stage: in `tokens` the tokenizer, which uses every core, costs as much as all the rest.",

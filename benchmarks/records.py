@@ -22,6 +22,10 @@ PACKAGES = (
     "fasttext",
     "model2vec",
     "triton",
+    "fastapi",
+    "uvicorn",
+    "httptools",
+    "uvloop",
 )
 
 

@@ -19,6 +19,7 @@ from benchmarks.costs import run_distillation, run_training
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
+from benchmarks.service import run_service
 from benchmarks.size import run_compression, run_size
 from benchmarks.speed import run_latency, run_lookup, run_parameters
 from benchmarks.tables import TABLES, quick, runs_of
@@ -35,6 +36,7 @@ KINDS = {
     "distillation": run_distillation,
     "training": run_training,
     "throughput": run_throughput,
+    "service": run_service,
     "growth": run_growth,
     "stages": run_stages,
     "lookup": run_lookup,
@@ -49,6 +51,7 @@ GUESS = {  # seconds, before there is a record
     "compression": {"cpu": 60.0},
     "size": {"cpu": 90.0},
     "throughput": {"cpu": 120.0},
+    "service": {"cpu": 120.0},
     "growth": {"cpu": 240.0},
     "latency": {"cuda": 200.0, "cpu": 130.0},
     "distillation": {"cuda": 20.0, "cpu": 250.0},

@@ -226,6 +226,33 @@ def speeds(figures: Record, device: Record) -> str:
     return markdown([f"{device['name']}, {device['threads']} cores", "texts/s", *header], rows)
 
 
+def service(book: Book) -> str:
+    """Requests a second, gathered and one at a time."""
+    parts = []
+    for record in book.table("service"):
+        rows = []
+        for clients, gathered in record["figures"]["together"].items():
+            singly = record["figures"]["one at a time"][clients]
+            cells = [
+                [f"{each['requests_per_second']:,.0f}", f"{each['p50_ms']:.1f}", f"{each['p99_ms']:.1f}"]
+                for each in (gathered, singly)
+            ]
+            gain = gathered["requests_per_second"] / singly["requests_per_second"]
+            rows.append([clients, *cells[0], f"{gathered['batch']:.1f}", *cells[1], f"{gain:.1f}x"])
+        device = record["device"]
+        header = [
+            "requests/s",
+            "p50, ms",
+            "p99, ms",
+            "requests a batch",
+            "one at a time: requests/s",
+            "p50, ms",
+            "p99, ms",
+        ]
+        parts.append(markdown([f"clients ({device['name']}, {device['threads']} cores)", *header, "gain"], rows))
+    return "\n\n".join(parts)
+
+
 def growth(book: Book) -> str:
     """Texts, and the stages of one pass."""
     asked, parts = TABLES["growth"](), []

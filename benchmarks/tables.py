@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ade.settings import PRESETS, STRONG, Architecture, DistillationSettings, TeachingSettings
+from ade.settings import PRESETS, STRONG, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
 from benchmarks.records import Run
 
 Grid = dict[str, dict[str, list[Run]]]  # row, column, the runs whose mean stands there
@@ -244,6 +244,21 @@ def throughput() -> Grid:
     return one(Run("throughput", "throughput", {"revision": REVISION, "data": "ag_news"}))
 
 
+def service() -> Grid:
+    """Load on `ade serve`, from clients on the same machine; glosses and wordllama's table, so nothing is fetched."""
+    return one(service_run("wordnet", "wordllama", (1, 8, 64), 3.0, distillation_of()))
+
+
+def service_run(data: str, teacher: str, clients: tuple[int, ...], seconds: float, distillation: dict[str, Any]) -> Run:
+    """Requests of so many clients at once, for so many seconds each."""
+    chosen = ServiceSettings()
+    settings = {
+        "revision": REVISION, "data": data, "teacher": teacher, "attend": ATTEND, "distillation": distillation,
+        "clients": list(clients), "seconds": seconds, "batch": chosen.batch, "wait_ms": chosen.wait_ms,
+    }  # fmt: skip
+    return Run("service", "service", settings)
+
+
 def growth() -> Grid:
     """How prediction grows with texts, length, K and k, and where its time goes."""
     distillation = ade_run("growth", "ag_news").settings["distillation"]
@@ -276,7 +291,7 @@ TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
         demo, classification, accuracy, few, ablation, context, sat, anchors, attend, gpe,
-        compression, size, packed, parameters, latency, costs, throughput, growth, lookup,
+        compression, size, packed, parameters, latency, costs, throughput, service, growth, lookup,
     )
 }  # fmt: skip
 
@@ -299,5 +314,6 @@ def quick() -> list[Run]:
         distillation = {**run.settings["distillation"], "anchors": 64, "rounds": 2}
         runs.append(changed(run, short, distillation=distillation))
     runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *runs_of("parameters")]
+    runs.append(service_run("ag_news", TEACHER, (1, 4), 0.3, {**distillation_of(64), "rounds": 2}))
     runs.append(Run("lookup", "lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}))
     return runs

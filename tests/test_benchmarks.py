@@ -11,11 +11,12 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from ade.teachers import Teacher
-from benchmarks import compressors, context, growth, records, report, size
+from benchmarks import compressors, context, growth, records, report, sections, service, size
 from benchmarks.accuracy import Places
+from benchmarks.book import Book
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
-from benchmarks.tables import TABLES, ade_run, peer_run, quick, runs_of
+from benchmarks.tables import TABLES, ade_run, distillation_of, peer_run, quick, runs_of, service_run
 
 
 @pytest.fixture
@@ -173,6 +174,23 @@ def test_growth_is_measured_stage_by_stage(places, tmp_path, monkeypatch, mode):
     assert all(point["microseconds"] > 0 for name in ("length", "anchors", "pairs") for point in figures[name])
     assert 0 < figures["hit_rate"] < 1
     assert set(stages) >= {"find rows", "gather, add positions", "attention", "gates, pooling"}
+
+
+def test_load_on_the_service_is_measured(places, tmp_path):
+    run = service_run("ag_news", "deberta-v3-xsmall", (1, 6), 0.5, {**distillation_of(16), "rounds": 1})
+    assert reproduce([run], places, tmp_path / "results") == []
+    (record,) = records.load(tmp_path / "results")
+    figures = record["figures"]
+    assert set(figures) == {service.TOGETHER, service.SINGLY}
+    for way, by_clients in figures.items():
+        assert list(by_clients) == ["1", "6"]
+        for clients, each in by_clients.items():
+            assert 0 < each["p50_ms"] <= each["p99_ms"]
+            assert each["requests"] > 10
+            assert each["batch"] == 1 if way == service.SINGLY or clients == "1" else each["batch"] > 1.5
+            # each client has one request under way: Little's law, less what the client does in between
+            assert 0.4 < each["requests_per_second"] * each["mean_ms"] / 1000 / int(clients) < 1.2
+    assert sections.service(Book([{**record, "key": runs_of("service")[0].key}])).count("\n") == 3
 
 
 def test_every_way_to_squeeze_a_table_keeps_its_budget(places):
