@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ade.embedding import AnchorEmbedding
     from ade.encoders import contextual_teacher
     from ade.errors import InputError
+    from ade.estimators import AdeClassifier as AdeClassifier
+    from ade.estimators import AdeEncoder as AdeEncoder
+    from ade.estimators import AdeRegressor as AdeRegressor
     from ade.evaluation import Evaluation, evaluate
     from ade.exporting import export
     from ade.fitting import held_back
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from ade.inspection import inspect_words
     from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
     from ade.runtime import Runtime
+    from ade.sentence import AdeModule as AdeModule
     from ade.settings import (
         PAPER,
         STRONG,
@@ -72,6 +76,12 @@ _HOMES = {
     "training": ("train",),
     "exporting": ("export",),
     "inspection": ("inspect_words",),
+    "estimators": (
+        "AdeClassifier",
+        "AdeEncoder",
+        "AdeRegressor",
+    ),  # not in __all__: these need packages that are optional
+    "sentence": ("AdeModule",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
