@@ -1,6 +1,6 @@
 """The pictures of the inspector in docs/images, made from a real model by a real browser.
 
-python docs/screenshots.py MODEL, after `make run` and, for the model,
+Needs Chromium and Pillow. python docs/screenshots.py MODEL, after `make run` and, for the model,
 ade train --codebook runs/demo/codebook --data wordnet --epochs 4 --out MODEL
 """
 
