@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ade.fitting import held_back
     from ade.inference import Classifier
     from ade.inspection import inspect_words
+    from ade.inspector import Inspector
     from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
     from ade.runtime import Runtime
     from ade.sentence import AdeModule as AdeModule
@@ -76,6 +77,7 @@ _HOMES = {
     "training": ("train",),
     "exporting": ("export",),
     "inspection": ("inspect_words",),
+    "inspector": ("Inspector",),
     "estimators": (
         "AdeClassifier",
         "AdeEncoder",
@@ -87,11 +89,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
-    "AdeForTokenClassification", "AdeModel", "Architecture",
-    "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings",
-    "LabelTeacher", "held_back", "taught", "train", "inspect_words", "TaggedDataset", "load_tagged", "Tagger",
-    "evaluate_tagger",
-    "export",
+    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER",
+    "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back", "taught", "train", "TaggedDataset",
+    "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector", "export",
 ]  # fmt: skip
 
 
