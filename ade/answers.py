@@ -20,7 +20,7 @@ def problem_of(predictor: Predictor) -> str:
     return getattr(predictor, "problem", SINGLE)
 
 
-def texts_of(body: bytes, most: int, chars: int) -> list[str]:
+def texts_of(body: bytes | bytearray, most: int, chars: int) -> list[str]:
     """The texts of `{"texts": "one" | ["many", ...]}`; an `InputError` says what else was found."""
     try:
         given = json.loads(body.decode("utf8"))
