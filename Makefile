@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup run test bench-quick report clean
+.PHONY: setup run test test-oldest bench-quick report docs clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,16 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
 
+# What meets transformers, on the oldest release we support.
+OLDEST := build/oldest
+$(OLDEST): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
+	    'transformers==5.0.0' 'huggingface_hub<2' 'tokenizers<0.23'
+	touch $@
+
+test-oldest: $(OLDEST)
+	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/test_hugging_face.py tests/test_model.py tests/test_tagging.py tests/test_problems.py
+
 # The whole benchmark harness on a few hundred rows (folders as in `ade reproduce --help`).
 DATA ?= ../shared/data
 TEACHERS ?= teachers
@@ -31,6 +41,10 @@ bench-quick: $(STAMP)
 report: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.report
+
+# The site: build/site.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,16 +15,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ade.codebook import Codebook
     from ade.configuration import AdeConfig
-    from ade.data import Dataset, load_dataset
+    from ade.data import load_dataset
+    from ade.dataset import Dataset
     from ade.distillation import distill
     from ade.embedding import AnchorEmbedding
     from ade.encoders import contextual_teacher
     from ade.errors import InputError
+    from ade.estimators import AdeClassifier as AdeClassifier
+    from ade.estimators import AdeEncoder as AdeEncoder
+    from ade.estimators import AdeRegressor as AdeRegressor
     from ade.evaluation import Evaluation, evaluate
+    from ade.exporting import export
+    from ade.fitting import held_back
     from ade.inference import Classifier
     from ade.inspection import inspect_words
-    from ade.model import AdeForSequenceClassification, AdeModel
+    from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
     from ade.runtime import Runtime
+    from ade.sentence import AdeModule as AdeModule
     from ade.settings import (
         PAPER,
         STRONG,
@@ -33,9 +40,11 @@ if TYPE_CHECKING:
         TeachingSettings,
         TrainingSettings,
     )
+    from ade.tagged import TaggedDataset, load_tagged
+    from ade.tagging import Tagger, evaluate_tagger
     from ade.teachers import Teacher, load_teacher
     from ade.teaching import LabelTeacher, taught
-    from ade.training import held_back, train
+    from ade.training import train
 
 __version__ = "0.1.0"
 
@@ -58,18 +67,31 @@ _HOMES = {
     "embedding": ("AnchorEmbedding",),
     "errors": ("InputError",),
     "configuration": ("AdeConfig",),
-    "model": ("AdeForSequenceClassification", "AdeModel"),
+    "model": ("AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
     "inference": ("Classifier",),
     "evaluation": ("Evaluation", "evaluate"),
-    "training": ("held_back", "train"),
+    "fitting": ("held_back",),
+    "tagged": ("TaggedDataset", "load_tagged"),
+    "tagging": ("Tagger", "evaluate_tagger"),
+    "training": ("train",),
+    "exporting": ("export",),
     "inspection": ("inspect_words",),
+    "estimators": (
+        "AdeClassifier",
+        "AdeEncoder",
+        "AdeRegressor",
+    ),  # not in __all__: these need packages that are optional
+    "sentence": ("AdeModule",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
-    "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification", "AdeModel", "Architecture",
+    "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
+    "AdeForTokenClassification", "AdeModel", "Architecture",
     "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings",
-    "LabelTeacher", "held_back", "taught", "train", "inspect_words",
+    "LabelTeacher", "held_back", "taught", "train", "inspect_words", "TaggedDataset", "load_tagged", "Tagger",
+    "evaluate_tagger",
+    "export",
 ]  # fmt: skip
 
 

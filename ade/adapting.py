@@ -25,7 +25,8 @@ class Adapter:
 
     def __init__(self, layer: AnchorEmbedding) -> None:
         self.layer = layer
-        layer.max_pairs = max(layer.max_pairs, min(ROOM * layer.max_pairs, len(layer.anchors), 255))
+        room = _coded(layer.max_pairs) if layer.packing else min(ROOM * layer.max_pairs, 255)
+        layer.max_pairs = max(layer.max_pairs, min(room, len(layer.anchors)))
         self.shared = (layer.packing.shared if layer.packing else 0) or len(layer.anchors)
         self.asked = torch.zeros(len(layer.counts), len(layer.anchors), device=layer.anchors.device)  # (N, K)
         layer.listener = self._listen
@@ -81,6 +82,11 @@ class Adapter:
         best, anchor = asked.masked_fill((full | whole).unsqueeze(1), 0).max(1)
         token = best.argsort(descending=True, stable=True)[: min(count, int((best > 0).sum()))]
         return token, anchor[token]
+
+
+def _coded(most: int) -> int:
+    """The most pairs of a token whose code is as long as that of `most`: one more lengthens every token's."""
+    return 2 ** (most + 1).bit_length() - 2
 
 
 @torch.no_grad()

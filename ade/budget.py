@@ -194,7 +194,7 @@ def _made(
         torch.cat([rounded(anchors, 8).cpu(), own]), indices[keep], (weights * norm.unsqueeze(1))[keep], keep.sum(1),
         teacher.tokenizer, replace(packing, fine=fine),
     ).rounded()  # fmt: skip
-    about = {"teacher": teacher.name, "rows": len(rows), "dim": teacher.table.shape[1], "settings": asdict(settings)}
+    about = {**teacher.about, "settings": asdict(settings)}
     kinds = {"whole_8": fine, "whole_4": len(whole) - fine}
     pairs = {"anchors": len(anchors), "pairs": float(counts.clamp(min=0).double().mean()), **kinds}
     return replace(made, about={**about, **pairs, **quality(rows, made)})

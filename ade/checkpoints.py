@@ -19,6 +19,7 @@ from torch import Tensor
 from ade.errors import InputError
 from ade.folders import check_free, new_file, new_folder
 from ade.inference import Classifier
+from ade.tagging import Tagger
 
 LAST, BEST, METRICS, DONE = "checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "training.json"
 Existing = Literal["refuse", "resume", "overwrite"]
@@ -78,10 +79,10 @@ class RunFolder:
         with open(self.folder / METRICS, "a", encoding="utf8") as file:
             file.write(json.dumps(figures) + "\n")
 
-    def finish(self, classifier: Classifier, figures: Mapping[str, Any]) -> None:
+    def finish(self, predictor: Classifier | Tagger, figures: Mapping[str, Any]) -> None:
         """Put the finished model in place of the checkpoints."""
         with new_folder(self.folder / "finished") as draft:
-            classifier.write(draft)
+            predictor.write(draft)
             (draft / DONE).write_text(json.dumps({**figures, "identity": self.identity}, indent=2) + "\n", "utf8")
         for path in sorted((self.folder / "finished").iterdir(), key=lambda path: path.name == DONE):
             os.replace(path, self.folder / path.name)

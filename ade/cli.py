@@ -3,47 +3,29 @@
 Heavy modules are imported inside the verbs, so that help and bad arguments answer at once.
 """
 
-import io
 import json
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from ade.answers import Tagged
     from ade.predictor import Predictor
 
 from ade import display
+from ade.answers import TAGGER
 from ade.cli_benchmarks import benchmark, reproduce
-from ade.cli_delivery import serve
+from ade.cli_delivery import export, serve
 from ade.cli_inspect import inspect_verb
+from ade.cli_training import distill, judged, train
 from ade.errors import InputError
-from ade.options import (
-    Device,
-    Json,
-    LabelColumn,
-    Model,
-    Overwrite,
-    Seed,
-    TextColumn,
-    flags_of,
-    pick,
-    show,
-)
-from ade.settings import (
-    PRESETS,
-    SHAPES,
-    Architecture,
-    DistillationSettings,
-    TeachingSettings,
-    TrainingSettings,
-)
+from ade.folders import kind_of
+from ade.options import Device, Json, LabelColumn, Model, Seed, TextColumn, lines_of, show
 
 app = typer.Typer(
     name="ade",
@@ -87,133 +69,8 @@ def _fail(message: str) -> int:
     return 2
 
 
-@app.command()
-@flags_of(DistillationSettings)
-def distill(
-    teacher: Annotated[
-        str, typer.Option(help="A folder, text vectors, a hub name, or 'wordllama'.", show_default=False)
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the codebook.", show_default=False)],
-    corpus: Annotated[Path | None, typer.Option(help="Text file; its token counts weight the objective.")] = None,
-    prune_vocabulary: Annotated[
-        Path | None, typer.Option(help="Text file; tokens it never has are dropped, every text stays encodable.")
-    ] = None,
-    contextual: Annotated[
-        bool, typer.Option("--contextual", help="Ask the whole encoder about its vocabulary, not its input table.")
-    ] = False,
-    as_json: Json = False,
-    overwrite: Overwrite = False,
-    **settings: Any,
-) -> None:
-    """Distil a pretrained embedding table into a codebook (stages 1 and 2)."""
-    from ade.codebook import MARKER
-    from ade.distillation import count_tokens
-    from ade.distillation import distill as distil
-    from ade.folders import check_free
-    from ade.teachers import load_teacher
-
-    check_free(out, {MARKER}, overwrite)
-    chosen = DistillationSettings(**pick(DistillationSettings, settings))
-    if contextual:
-        from ade.encoders import contextual_teacher
-
-        with display.progress() as report:
-            loaded = contextual_teacher(teacher, chosen.device, report)
-    else:
-        loaded = load_teacher(teacher)
-    if prune_vocabulary is not None:
-        from ade.vocabulary import pruned
-
-        with _lines(str(prune_vocabulary)) as lines:
-            loaded = pruned(loaded, lines)
-    frequencies = None
-    if corpus is not None:
-        with _lines(str(corpus)) as lines:
-            frequencies = count_tokens(loaded.tokenizer, lines, len(loaded.table))
-    with display.progress() as report:
-        codebook = distil(loaded, chosen, frequencies, report)
-    codebook.save(out, overwrite)
-    sizes = {
-        "bytes": codebook.nbytes,
-        "teacher_bytes": loaded.nbytes,
-        "ratio": loaded.nbytes / codebook.nbytes,
-    }
-    show(
-        {"codebook": str(out), **codebook.about, **sizes},
-        as_json,
-        lambda to: display.codebook(to, out, codebook, loaded.nbytes),
-    )
-
-
-@app.command()
-@flags_of(TrainingSettings, Architecture, TeachingSettings, optional=True)
-def train(
-    codebook: Annotated[Path, typer.Option(help="A codebook folder.", show_default=False)],
-    data: Annotated[str, typer.Option(help="A file, a folder, a hub name, or 'wordnet'.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)],
-    preset: Annotated[Literal["strong", "paper"], typer.Option(help="Settings to start from.")] = "strong",
-    distill_from: Annotated[
-        str | None, typer.Option(help="A fine-tuned sequence classifier to learn from: a folder or a hub name.")
-    ] = None,
-    unlabelled: Annotated[
-        Path | None, typer.Option(help="Text file, a text a line, for that classifier to name.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run in the output folder.")
-    ] = False,
-    overwrite: Overwrite = False,
-    text_column: TextColumn = "text",
-    label_column: LabelColumn = "label",
-    as_json: Json = False,
-    **settings: Any,
-) -> None:
-    """Train a classifier on a codebook (stage 3); evaluate it where the data has a test split."""
-    from ade.codebook import Codebook
-    from ade.data import has_split, load_dataset
-    from ade.evaluation import evaluate as evaluated
-    from ade.training import held_back
-    from ade.training import train as fit
-
-    if unlabelled is not None and distill_from is None:
-        raise InputError("--unlabelled needs a teacher to name its texts: give --distill-from too")
-    if distill_from is None and pick(TeachingSettings, settings):
-        raise InputError("--variants and --trust steer a teacher: give --distill-from too")
-    if resume and overwrite:
-        raise InputError("--resume goes on with what is there, --overwrite throws it away: give one of them")
-    if settings["steps"] and settings["epochs"]:
-        raise InputError("--epochs and --steps both say how long to train: give one of them")
-    book = Codebook.load(codebook)
-    parts = {
-        split: load_dataset(data, split, text_column, label_column)
-        for split in ("train", "dev", "test")
-        if split == "train" or has_split(data, split)
-    }
-    parts = {
-        split: part if split == "train" else part.relabelled(parts["train"].names) for split, part in parts.items()
-    }
-    chosen = replace(PRESETS[preset], **pick(TrainingSettings, settings))
-    shape = replace(SHAPES[preset], **pick(Architecture, settings))
-    existing: Literal["refuse", "resume", "overwrite"] = "resume" if resume else "overwrite" if overwrite else "refuse"
-    with display.progress() as report:
-        if distill_from is not None:
-            from ade.checkpoints import check_run_folder
-            from ade.teaching import LabelTeacher, taught
-
-            check_run_folder(out, existing)  # before anything takes time
-            if "dev" not in parts:
-                parts["train"], parts["dev"] = held_back(parts["train"], chosen.seed)
-            teacher = LabelTeacher.load(distill_from, parts["train"].names, chosen.device)
-            teaching = TeachingSettings(**pick(TeachingSettings, settings))
-            parts["train"] = taught(parts["train"], teacher, teaching, _texts_of(unlabelled), report)
-            del teacher  # its memory is wanted
-        classifier = fit(book, parts["train"], parts.get("dev"), chosen, shape, out, existing, report)
-    if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first one speaks
-        return
-    about = json.loads((out / "training.json").read_text("utf8"))
-    result = {"model": str(out), "dev_accuracy": about["dev_accuracy"], "steps": about["steps"]}
-    if "test" in parts:
-        result["test"] = evaluated(classifier, parts["test"]).as_dict()
-    show(result, as_json, lambda to: display.trained(to, result, (out / "model.safetensors").stat().st_size))
+app.command()(distill)
+app.command()(train)
 
 
 @app.command()
@@ -227,12 +84,17 @@ def evaluate(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Accuracy, macro F1, precision, recall and the confusion matrix on labelled texts."""
+    """Accuracy, macro F1, precision, recall and the confusion matrix on labelled texts, or what fits other labels."""
     from ade.data import load_dataset
-    from ade.evaluation import evaluate as evaluated
     from ade.inference import Classifier
+    from ade.tagged import load_tagged
+    from ade.tagging import Tagger
 
-    result = evaluated(Classifier.load(model, device), load_dataset(data, split, text_column, label_column))
+    if kind_of(model) == TAGGER:
+        result = judged(Tagger.load(model, device), load_tagged(data, split))
+    else:
+        classifier = Classifier.load(model, device)
+        result = judged(classifier, load_dataset(data, split, text_column, label_column, classifier.problem))
     show(result.as_dict(), as_json, lambda to: display.evaluation(to, result))
 
 
@@ -244,20 +106,24 @@ def predict(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Label and probability of each line, in order; files of any length."""
-    with _lines(file) as lines:
-        classifier = _predictor(model, device)
-        predictions = classifier.stream(lines)
+    """Label and probability of each line, in order; files of any length. Of a tagger, a word and its tag a line."""
+    with lines_of(file) as lines:
+        found = _tagged(model, device, lines) if kind_of(model) == TAGGER else _predictor(model, device).stream(lines)
         if as_json:
-            found = [{"label": label, "probability": probability} for label, probability in predictions]
-            print(json.dumps({"predictions": found}))
+            print(json.dumps({"predictions": [each._asdict() for each in found]}))
             return
         try:
-            for label, probability in predictions:
-                sys.stdout.write(f"{label}\t{probability:.4f}\n")
+            for each in found:
+                sys.stdout.write(display.prediction(each))
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of our output has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tagged(model: Path, device: str, lines: Iterator[str]) -> "Iterator[Tagged]":
+    from ade.tagging import Tagger
+
+    yield from Tagger.load(model, device).stream(lines)
 
 
 def _predictor(model: Path, device: str) -> "Predictor":
@@ -269,27 +135,6 @@ def _predictor(model: Path, device: str) -> "Predictor":
     from ade.inference import Classifier
 
     return Classifier.load(model, device)
-
-
-def _texts_of(file: Path | None) -> list[str]:
-    if file is None:
-        return []
-    with _lines(str(file)) as lines:
-        return [line for line in lines if line.strip()]
-
-
-@contextmanager
-def _lines(file: str) -> Iterator[Iterator[str]]:
-    try:
-        if file == "-":
-            if isinstance(sys.stdin, io.TextIOWrapper):
-                sys.stdin.reconfigure(encoding="utf8", errors="strict", newline="\n")
-            yield (line.rstrip("\r\n") for line in sys.stdin)
-        else:
-            with open(file, encoding="utf8", newline="\n") as opened:
-                yield (line.rstrip("\r\n") for line in opened)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 text ({error.reason})") from None
 
 
 @app.command()
@@ -322,6 +167,7 @@ def run(
     show(demo.as_dict(), as_json, lambda to: display.demo(to, demo))
 
 
+app.command()(export)
 app.command(name="inspect")(inspect_verb)
 app.command()(serve)
 app.command()(reproduce)

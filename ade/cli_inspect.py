@@ -17,7 +17,9 @@ def inspect_verb(
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(help="A sentence with the words in it: also show the weights they have there. Again for --html."),
+        typer.Option(
+            help="A sentence with the words in it: also show the weights they have there. Several may go on a page."
+        ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page that shows everything about the sentences to this file.")

@@ -50,6 +50,10 @@ class Codebook:
         if int(self.indices.min()) < 0 or int(self.indices.max()) >= len(self.anchors):
             raise InputError(f"an index lies outside the {len(self.anchors)} anchors")
 
+    def __repr__(self) -> str:
+        pairs = len(self.indices) / self.vocabulary
+        return f"Codebook({self.vocabulary:,} tokens, {len(self.anchors):,} anchors, {pairs:.1f} pairs, d={self.dim})"
+
     @classmethod
     def from_pairs(
         cls,

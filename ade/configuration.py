@@ -35,6 +35,8 @@ class AdeConfig(PretrainedConfig):
         token_dropout: float = 0.0,
         packing: dict[str, int] | None = None,
         packed: dict[str, int] | None = None,
+        class_weights: list[float] | None = None,
+        about: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         self.vocab_size = vocab_size
@@ -53,6 +55,8 @@ class AdeConfig(PretrainedConfig):
         self.token_dropout = token_dropout  # largest share of a text's tokens hidden while training
         self.packing = packing  # in how many bits the model will be stored; it is rounded so while it is trained
         self.packed = packed  # the shape of the packed codebook, once it is
+        self.class_weights = class_weights  # how much each class counts in the loss; all alike where None
+        self.about = about or {}  # teacher, data and figures, for the model card
         if attend not in ATTEND:
             raise InputError(f"attend must be one of {', '.join(ATTEND)}, not '{attend}'")
         if positions not in POSITIONS:

@@ -5,10 +5,10 @@ Texts stay in Arrow columns; files too large to read at once are memory-mapped t
 
 import importlib.util
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,89 +17,43 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from ade.errors import InputError
+from ade.answers import MULTI, REGRESSION, SINGLE
+from ade.dataset import Dataset, Texts
+from ade.errors import InputError, first_line
 
 EMBEDDED = "wordnet"
 READERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+BETWEEN = "|"  # between the labels of a text with several, in a column of strings
 SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 IN_MEMORY = 1 << 30  # files up to this many bytes are read at once, larger ones memory-mapped
 
 
-class Texts(Sequence[str]):
-    """Strings in an Arrow column: sliced without copying, memory-mapped where the column is."""
-
-    def __init__(self, column: pa.ChunkedArray, rows: np.ndarray | None = None) -> None:
-        self.column = column
-        self.rows = rows  # which of the column's strings, in which order; all where None
-
-    def __len__(self) -> int:
-        return len(self.column) if self.rows is None else len(self.rows)
-
-    @overload
-    def __getitem__(self, key: int) -> str: ...
-    @overload
-    def __getitem__(self, key: slice) -> list[str]: ...
-    def __getitem__(self, key: int | slice) -> str | list[str]:
-        if isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            if self.rows is not None:
-                return self.column.take(pa.array(self.rows[start:stop:step])).to_pylist()
-            return self.column.slice(start, max(0, stop - start)).to_pylist()[::step]
-        return self.column[key if self.rows is None else int(self.rows[key])].as_py()
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), 8192):
-            yield from self[start : start + 8192]
-
-    def take(self, rows: np.ndarray) -> "Texts":
-        """The texts at these rows, in this order."""
-        return Texts(self.column, rows if self.rows is None else self.rows[rows])
-
-
 @dataclass(frozen=True)
-class Dataset:
-    """Texts with a class each: `names[labels[i]]` is the class of `texts[i]`."""
+class Columns:
+    """Where texts and labels stand, and what the labels are."""
 
-    texts: Sequence[str]
-    labels: np.ndarray  # (n,) int64
-    names: tuple[str, ...]
-    targets: np.ndarray | None = None  # (n, C) float32: probabilities to learn in place of the labels
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def take(self, rows: np.ndarray) -> "Dataset":
-        """The given rows as a data set of their own, with the same label names."""
-        texts = self.texts.take(rows) if isinstance(self.texts, Texts) else [self.texts[int(i)] for i in rows]
-        return Dataset(texts, self.labels[rows], self.names, None if self.targets is None else self.targets[rows])
-
-    def split(self, share: float, seed: int) -> tuple["Dataset", "Dataset"]:
-        """Two data sets, the second with this share of every class (at least one row of it, never all)."""
-        generator = np.random.default_rng(seed)
-        held: list[int] = []
-        for label in range(len(self.names)):
-            rows = np.flatnonzero(self.labels == label)
-            if len(rows) > 1:
-                count = min(max(1, round(share * len(rows))), len(rows) - 1)
-                held.extend(generator.permutation(rows)[:count])
-        mask = np.zeros(len(self), dtype=bool)
-        mask[held] = True
-        return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask))
-
-    def relabelled(self, names: Sequence[str]) -> "Dataset":
-        """The same rows with labels counted in another list of names, which must hold every name used here."""
-        unknown = sorted({self.names[i] for i in np.unique(self.labels)} - set(names))
-        if unknown:
-            raise InputError(f"labels the model was not trained on: {', '.join(unknown[:5])} (it knows {len(names)})")
-        known = {name: i for i, name in enumerate(names)}
-        place = np.array([known.get(name, -1) for name in self.names], dtype=np.int64)
-        return Dataset(self.texts, place[self.labels], tuple(names))
+    text: str
+    label: str
+    problem: str | None = None
 
 
 def load_dataset(
-    source: str | Path, split: str = "train", text_column: str = "text", label_column: str = "label"
+    source: str | Path,
+    split: str = "train",
+    text_column: str = "text",
+    label_column: str = "label",
+    problem: str | None = None,
 ) -> Dataset:
-    """Load one split of a file (its only split, whatever is asked), a folder, a hub name or `wordnet`."""
+    """Load one split of a file (its only split, whatever is asked), a folder, a hub name or `wordnet`.
+
+    `problem` says what the label column holds: a class each, several (a list, or names with | between them), or a
+    number. Without it, lists are several classes and everything else is a class.
+    """
+    found = _loaded(source, split, Columns(text_column, label_column, problem))
+    return replace(found, name=Path(source).resolve().stem if Path(source).exists() else str(source))
+
+
+def _loaded(source: str | Path, split: str, columns: Columns) -> Dataset:
     if str(source) == EMBEDDED:
         return _wordnet(split)
     path = Path(source)
@@ -108,14 +62,14 @@ def load_dataset(
     if not path.is_file():
         if path.suffix in READERS or not _looks_like_hub_name(str(source)):
             raise InputError(f"{source}: no such file or folder")
-        return _from_hub(str(source), split, text_column, label_column)
+        return _from_hub(str(source), split, columns)
     if path.suffix not in READERS:
         raise InputError(f"{path}: unknown kind of file; readable are {', '.join(READERS)}")
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
-    if path.suffix in (".csv", ".tsv") and _is_classic(path, label_column):
+    if path.suffix in (".csv", ".tsv") and columns.problem in (None, SINGLE) and _is_classic(path, columns.label):
         return _classic(path)
-    return _from_table(_read_table(path), path, text_column, label_column)
+    return _from_table(_read_table(path), path, columns)
 
 
 def has_split(source: str | Path, split: str) -> bool:
@@ -234,25 +188,63 @@ def _field_count(path: Path) -> int:
         return len(next(csv.reader(file, delimiter=_delimiter(path))))
 
 
-def _from_table(table: pa.Table, source: Path | str, text_column: str, label_column: str) -> Dataset:
-    for column in (text_column, label_column):
+def _from_table(table: pa.Table, source: Path | str, columns: Columns) -> Dataset:
+    for column in (columns.text, columns.label):
         if column not in table.column_names:
             raise InputError(f"{source}: no column '{column}', the columns are {', '.join(table.column_names[:8])}")
     if table.num_rows == 0:
         raise InputError(f"{source}: has a header but no rows")
-    column = table.column(label_column)
-    for name in (text_column, label_column):
-        if pa.types.is_nested(table.column(name).type):
-            raise InputError(f"{source}: column '{name}' holds {table.column(name).type}, expected plain values")
-    texts = pc.fill_null(table.column(text_column).cast(pa.large_string()), "")
+    kind = table.column(columns.text).type
+    if pa.types.is_nested(kind):
+        raise InputError(f"{source}: column '{columns.text}' holds {kind}, expected plain values")
+    texts = Texts(_chunked(pc.fill_null(table.column(columns.text).cast(pa.large_string()), "")))
+    column = table.column(columns.label)
     if column.null_count:
         raise InputError(f"{source}: {column.null_count} rows have no label")
+    listed = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if columns.problem == MULTI or (listed and columns.problem is None):
+        return Dataset(texts, *_several(column, listed, source))
+    if pa.types.is_nested(column.type):
+        raise InputError(f"{source}: column '{columns.label}' holds {column.type}, expected plain values")
+    if columns.problem == REGRESSION:
+        return Dataset(texts, _numbers(column, source, columns.label), ("value",))
     encoded = _chunked(column.cast(pa.large_string())).combine_chunks().dictionary_encode()
     found = encoded.dictionary.to_pylist()
-    names = sorted(found, key=lambda name: (int(name), "") if name.lstrip("-").isdigit() else (0, name))
+    names = _sorted_names(found)
     known = {name: i for i, name in enumerate(names)}
     place = np.array([known[name] for name in found], dtype=np.int64)
-    return Dataset(Texts(_chunked(texts)), place[encoded.indices.to_numpy()], tuple(names))
+    return Dataset(texts, place[encoded.indices.to_numpy()], names)
+
+
+def _sorted_names(found: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(found, key=lambda name: (int(name), "") if name.lstrip("-").isdigit() else (0, name)))
+
+
+def _several(column: pa.ChunkedArray, listed: bool, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Which classes each row has, (n, C), and their names."""
+    if listed:
+        rows = [[str(name) for name in row] for row in column.to_pylist()]
+    else:
+        texts = column.cast(pa.large_string()).to_pylist()
+        rows = [[name.strip() for name in text.split(BETWEEN) if name.strip()] for text in texts]
+    names = _sorted_names({name for row in rows for name in row})
+    if not names:
+        raise InputError(f"{source}: no row has a label")
+    known = {name: i for i, name in enumerate(names)}
+    marks = np.zeros((len(rows), len(names)), dtype=bool)
+    for i, row in enumerate(rows):
+        marks[i, [known[name] for name in row]] = True
+    return marks, names
+
+
+def _numbers(column: pa.ChunkedArray, source: Path | str, name: str) -> np.ndarray:
+    try:
+        numbers = column.cast(pa.float64()).to_numpy().astype(np.float32)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{source}: column '{name}' does not hold numbers ({first_line(error)})") from None
+    if not np.isfinite(numbers).all():
+        raise InputError(f"{source}: column '{name}' holds numbers that are not finite")
+    return numbers
 
 
 def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
@@ -268,7 +260,7 @@ def _hub_splits(name: str) -> set[str]:
         return set()
 
 
-def _from_hub(name: str, split: str, text_column: str, label_column: str) -> Dataset:
+def _from_hub(name: str, split: str, columns: Columns) -> Dataset:
     import datasets
 
     for wanted in SPLITS.get(split, (split,)):
@@ -278,18 +270,21 @@ def _from_hub(name: str, split: str, text_column: str, label_column: str) -> Dat
         except ValueError:
             continue
         except Exception as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"{name}: neither a file, a folder nor a reachable hub name ({reason})") from None
+            raise InputError(
+                f"{name}: neither a file, a folder nor a reachable hub name ({first_line(error)})"
+            ) from None
     else:
         raise InputError(f"{name}: has no split '{split}'")
-    feature = found.features.get(label_column)
-    plain = _from_table(found.data.table, name, text_column, label_column)
-    if isinstance(feature, datasets.ClassLabel):  # the column holds numbers, the names stand beside it
-        numbers = np.array([int(name) for name in plain.names])
-        if numbers.min() < 0:
-            raise InputError(f"{name}: the split '{split}' has no labels (its label column holds {numbers.min()})")
-        return Dataset(plain.texts, numbers[plain.labels], tuple(feature.names))
-    return plain
+    feature = found.features.get(columns.label)
+    plain = _from_table(found.data.table, name, columns)
+    named = getattr(feature, "feature", feature)
+    if not isinstance(named, datasets.ClassLabel) or plain.problem == REGRESSION:
+        return plain
+    numbers = np.array([int(number) for number in plain.names])  # the column holds numbers, the names stand beside it
+    if numbers.min() < 0:
+        raise InputError(f"{name}: the split '{split}' has no labels (its label column holds {numbers.min()})")
+    known = Dataset(plain.texts, plain.labels, tuple(named.names[number] for number in numbers))
+    return known.relabelled(named.names)
 
 
 def _wordnet(split: str) -> Dataset:

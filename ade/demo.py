@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ade.codebook import Codebook
-from ade.data import EMBEDDED, Dataset, load_dataset
+from ade.data import EMBEDDED, load_dataset
+from ade.dataset import Dataset
 from ade.distillation import distill
 from ade.errors import InputError
 from ade.evaluation import Evaluation, compare, evaluate
@@ -77,7 +78,9 @@ def run_demo(folder: Path, seed: int = 0, epochs: float = SHORT.epochs, report: 
             codebook, rows, None, settings, Architecture(attend="tokens", sat=sat), out, "overwrite", titled
         )
         seconds = time.perf_counter() - began
-        return Entry(name, evaluate(classifier, test), seconds, (out / "model.safetensors").stat().st_size)
+        found = evaluate(classifier, test)
+        assert isinstance(found, Evaluation)
+        return Entry(name, found, seconds, (out / "model.safetensors").stat().st_size)
 
     entries = [peer, ade("ADE without SAT", sat=False), ade("ADE", sat=True)]
     return Demo(entries, teacher.nbytes, codebook, inspect_words(codebook, POLYSEMOUS), folder)

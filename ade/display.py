@@ -1,9 +1,9 @@
 """What a person sees at the terminal: progress bars on stderr, tables of at most 100 columns on stdout."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -17,13 +17,16 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from ade.answers import Prediction, Tagged
 from ade.progress import Report
 
 if TYPE_CHECKING:
     from ade.codebook import Codebook
     from ade.demo import Demo
-    from ade.evaluation import Evaluation
+    from ade.evaluation import AnyEvaluation, Evaluation
+    from ade.exporting import ExportedFile
     from ade.inspection import TokenAnchors
+    from ade.tagging import TagEvaluation
 
 WIDTH = 100
 
@@ -108,20 +111,39 @@ def trained(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
     """A fresh model: where it is and how good."""
     table = _table("model", result["model"])
     table.add_row("steps", f"{result['steps']:,}")
-    table.add_row("accuracy on dev", f"{100 * result['dev_accuracy']:.2f}")
-    if "test" in result:
-        table.add_row("accuracy on test", f"{100 * result['test']['accuracy']:.2f}")
-        table.add_row("macro F1 on test", f"{100 * result['test']['macro_f1']:.2f}")
+    for name, value in result.items():
+        if name.startswith("dev_"):
+            table.add_row(f"{_named(name.removeprefix('dev_'))} on dev", _figure(name, value))
+    for name, value in result.get("test", {}).items():
+        if name in ("accuracy", "macro_f1", "micro_f1", "f1", "r2", "spearman"):
+            table.add_row(f"{_named(name)} on test", _figure(name, value))
     table.add_row("model.safetensors", size(nbytes))
     to.print(table)
 
 
-def evaluation(to: Console, result: "Evaluation") -> None:
-    """Figures, and the confusion matrix, or the commonest confusions where it would not fit."""
-    table = _table("accuracy", "macro F1", "precision", "recall", "texts")
-    figures = (result.accuracy, result.macro_f1, result.precision, result.recall)
-    table.add_row(*(f"{100 * figure:.2f}" for figure in figures), f"{result.n:,}")
+def _named(figure: str) -> str:
+    return figure.replace("_", " ").replace("f1", "F1").replace("r2", "R2")
+
+
+def _figure(name: str, value: float | None) -> str:
+    """A share as a percentage, a count or an error as it is."""
+    if value is None or isinstance(value, int):
+        return "-" if value is None else f"{value:,}"
+    plain = name.endswith(("error", "r2", "pearson", "spearman"))
+    return f"{value:.4g}" if plain else f"{100 * value:.2f}"
+
+
+def evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
+    """Figures; of single labels the confusion matrix, or the commonest confusions where it would not fit."""
+    figures = result.as_dict()
+    table = _table(*(_named(name) if name != "n" else "texts" for name in figures))
+    table.add_row(*(_figure(name, value) for name, value in figures.items()))
     to.print(table)
+    if "confusion" in vars(result):
+        _confusion(to, cast("Evaluation", result))
+
+
+def _confusion(to: Console, result: "Evaluation") -> None:
     to.print()
     if len(result.names) <= 8:
         matrix = _table("true \\ predicted", *(name[:10] for name in result.names))
@@ -138,6 +160,18 @@ def evaluation(to: Console, result: "Evaluation") -> None:
             total = int(result.confusion[true].sum())
             commonest.add_row(result.names[true], result.names[taken], f"{wrong[true, taken]:,}", f"{total:,}")
     to.print(commonest)
+
+
+def prediction(found: Prediction | Tagged) -> str:
+    """A line for a text: label and probability, the labels and theirs, or a number; a line a word of a sentence."""
+    if isinstance(found, Tagged):
+        return "".join(f"{word}\t{tag}\n" for word, tag in zip(found.words, found.tags, strict=True)) + "\n"
+    if found.probability is None:
+        return f"{found.label:.6g}\n"
+    if isinstance(found.label, list):
+        chances = found.probability if isinstance(found.probability, list) else []
+        return f"{'|'.join(found.label)}\t{'|'.join(f'{p:.4f}' for p in chances)}\n"
+    return f"{found.label}\t{found.probability:.4f}\n"
 
 
 def words(to: Console, found: "list[TokenAnchors]") -> None:
@@ -162,6 +196,16 @@ def words(to: Console, found: "list[TokenAnchors]") -> None:
             table.add_row(str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest))
         to.print(table)
         to.print()
+
+
+def exported(to: Console, files: "Sequence[ExportedFile]") -> None:
+    """The files of an export, and how far from PyTorch they are."""
+    table = _table("file", "size", "largest difference", "of the scores' spread", "same labels")
+    for each in files:
+        share = each.difference / each.spread if each.spread else 0.0
+        figures = (f"{each.difference:.1e}", f"{100 * share:.4f}%", f"{100 * each.same:.1f}%")
+        table.add_row(each.file, size(each.bytes), *figures)
+    to.print(table)
 
 
 def page(to: Console, result: Mapping[str, Any]) -> None:
@@ -240,13 +284,15 @@ def latencies(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]
 def sizes(to: Console, result: Mapping[str, Any]) -> None:
     """Ways to squeeze a table, at each budget."""
     to.print(f"{result['teacher']}: {size(result['table_bytes'])} as it is")
-    table = _table("bytes asked for", "", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
+    table = _table("bytes asked for", "method", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
+    table.columns[1].justify = "left"
     order = sorted(result["results"], key=lambda each: each["budget"])
     for each in order:
         if not each["bytes"]:
             table.add_row(size(each["budget"]), each["method"], "does not fit")
             continue
+        asked = size(each["budget"]) if each["bytes"] <= each["budget"] else "(as it comes)"
         figures = [f"{each[name]:.3f}" for name in ("cosine", "weighted_cosine", "cosine_p5", "recall_at_10")]
-        table.add_row(size(each["budget"]), each["method"], size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
+        table.add_row(asked, each["method"], size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
     to.print(table)
     to.print("Cosine to the teacher's rows: mean, weighted by frequency, 5th percentile; nearest neighbours kept.")

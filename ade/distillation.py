@@ -45,8 +45,7 @@ def distill(
     keep[torch.arange(count), weights.abs().argmax(1)] = True
     _revive(rows, anchors, indices, weights, keep)
     made = Codebook.from_pairs(anchors, indices[keep], weights[keep], keep.sum(1), teacher.tokenizer)
-    about = {"teacher": teacher.name, "rows": count, "dim": teacher.table.shape[1], "settings": asdict(settings)}
-    return replace(made, about={**about, **quality(rows, made)})
+    return replace(made, about={**teacher.about, "settings": asdict(settings), **quality(rows, made)})
 
 
 def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tensor:

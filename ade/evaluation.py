@@ -1,14 +1,18 @@
-"""How good predictions are: accuracy, macro F1, precision, recall, the confusion matrix, spread over seeds."""
+"""How good predictions are: accuracy, macro F1, precision, recall, the confusion matrix, spread over seeds.
+
+Several labels a text, and numbers, have figures of their own; `best_by` names the one a run is steered by.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ade.data import Dataset
+from ade.answers import MULTI, REGRESSION, SINGLE
+from ade.dataset import Dataset
 from ade.errors import InputError
-from ade.inference import Classifier
+from ade.predictor import Predictor
 
 
 @dataclass(frozen=True)
@@ -22,18 +26,110 @@ class Evaluation:
     n: int
     confusion: np.ndarray  # (C, C): rows are true labels, columns predicted ones
     names: tuple[str, ...]
+    best_by: ClassVar[str] = "accuracy"
 
     def as_dict(self) -> dict[str, Any]:
         """The figures alone, ready for JSON."""
         return {name: getattr(self, name) for name in ("accuracy", "macro_f1", "precision", "recall", "n")}
 
 
-def evaluate(classifier: Classifier, data: Dataset) -> Evaluation:
+@dataclass(frozen=True)
+class SeveralEvaluation:
+    """Figures of texts with any number of labels; micro over all marks, macro over the labels that occur."""
+
+    micro_f1: float
+    macro_f1: float
+    precision: float  # micro
+    recall: float  # micro
+    exact: float  # texts whose labels are all right
+    n: int
+    best_by: ClassVar[str] = "micro_f1"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class NumberEvaluation:
+    """Figures of numbers; r2 is the share of their variance that is explained, a correlation nothing where one is
+    constant."""
+
+    r2: float
+    pearson: float | None
+    spearman: float | None
+    mean_error: float  # absolute
+    root_mean_square_error: float
+    n: int
+    best_by: ClassVar[str] = "r2"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, ready for JSON."""
+        return asdict(self)
+
+
+AnyEvaluation = Evaluation | SeveralEvaluation | NumberEvaluation
+KINDS: dict[str, type[AnyEvaluation]] = {SINGLE: Evaluation, MULTI: SeveralEvaluation, REGRESSION: NumberEvaluation}
+
+
+def evaluate(classifier: Predictor, data: Dataset) -> AnyEvaluation:
     """Predict every text of a data set and compare with its labels."""
+    if data.problem != classifier.problem:
+        raise InputError(f"the model solves {classifier.problem}, the labels are of {data.problem}")
     data = data.relabelled(classifier.names)
     if len(data) == 0:
         raise InputError("nothing to evaluate: the data set has no rows")
-    return compare(data.labels, classifier.predict_proba(data.texts).argmax(1), classifier.names)
+    return judged(data, classifier.predict_scores(data.texts), classifier.names)
+
+
+def judged(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
+    """Figures from a model's scores (n, C) of the rows of a data set."""
+    if data.problem == REGRESSION:
+        return compare_numbers(data.labels, scores[:, 0])
+    if data.problem == MULTI:
+        return compare_several(data.labels, scores >= 0)
+    return compare(data.labels, scores.argmax(1), names)
+
+
+def compare_several(truth: np.ndarray, predicted: np.ndarray) -> SeveralEvaluation:
+    """Figures from true and predicted marks (n, C)."""
+    hits, given, real = (truth & predicted).sum(0), predicted.sum(0), truth.sum(0)
+    seen = (given + real) > 0
+    return SeveralEvaluation(
+        micro_f1=float(2 * hits.sum() / max(1, (given + real).sum())),
+        macro_f1=float((2 * hits[seen] / (given + real)[seen]).mean()) if seen.any() else 0.0,
+        precision=float(hits.sum() / max(1, given.sum())),
+        recall=float(hits.sum() / max(1, real.sum())),
+        exact=float((truth == predicted).all(1).mean()),
+        n=len(truth),
+    )
+
+
+def compare_numbers(truth: np.ndarray, predicted: np.ndarray) -> NumberEvaluation:
+    """Figures from true and predicted numbers."""
+    truth, predicted = truth.astype(np.float64), predicted.astype(np.float64)
+    error, spread_of = predicted - truth, truth - truth.mean()
+    variance = float((spread_of**2).sum())
+    return NumberEvaluation(
+        r2=1 - float((error**2).sum()) / variance if variance else 0.0,
+        pearson=_correlation(truth, predicted),
+        spearman=_correlation(_ranks(truth), _ranks(predicted)),
+        mean_error=float(np.abs(error).mean()),
+        root_mean_square_error=float(np.sqrt((error**2).mean())),
+        n=len(truth),
+    )
+
+
+def _correlation(one: np.ndarray, other: np.ndarray) -> float | None:
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks, the mean one for equal values."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[place]
 
 
 def compare(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Evaluation:

@@ -1,5 +1,6 @@
-"""Writing results so that a crash, a full disk or Ctrl-C never leaves half of one behind."""
+"""Folders: results written so that a crash, a full disk or Ctrl-C leaves no half of one; where a model lies."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -9,7 +10,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from ade.errors import InputError
+from ade.errors import InputError, first_line
+
+MARKER = "config.json"  # what makes a folder a model folder
 
 
 def check_free(folder: Path, ours: set[str], allowed: bool, way_out: str = "--overwrite") -> None:
@@ -61,3 +64,25 @@ def new_file(path: Path) -> Iterator[Path]:
         raise InputError(f"{path}: cannot write ({error})") from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def model_folder(source: str | Path) -> Path:
+    """A model folder as it is; a name on the hub as a folder of what a model needs from there, nothing that runs."""
+    path, parts = Path(source), str(source).split("/")
+    if path.exists() or len(parts) != 2 or not all(parts) or parts[0] in (".", ".."):
+        return path
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(str(source), allow_patterns=["*.json", "model.safetensors"]))
+    except Exception as error:  # no such name, the hub out of reach, the package not there
+        raise InputError(f"{source}: neither a model folder nor a reachable hub name ({first_line(error)})") from None
+
+
+def kind_of(source: str | Path) -> str:
+    """The class a model folder was saved as; nothing where the folder does not say."""
+    try:
+        known = json.loads((model_folder(source) / MARKER).read_text("utf8")).get("architectures")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return str(known[0]) if isinstance(known, list) and known else ""

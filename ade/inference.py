@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,16 +14,19 @@ from transformers.utils import logging as transformers_logging
 
 from ade import kernels
 from ade.accelerated import Accelerated
+from ade.answers import problem_of
 from ade.batching import Encoded, sorted_batches
+from ade.cards import write_card
 from ade.embedding import PackedEmbedding
 from ade.errors import InputError
-from ade.folders import check_free, new_folder
-from ade.model import AdeForSequenceClassification
-from ade.predictor import MARKER, Predictor, read_tokenizer, reading_model
+from ade.folders import MARKER, check_free, model_folder, new_folder
+from ade.model import AdeForSequenceClassification, AdePreTrainedModel
+from ade.predictor import Predictor, read_tokenizer, reading_model
 from ade.projection import Projection
 from ade.pursuit import resolve_device
 from ade.runtime import Runtime
 
+Kind = TypeVar("Kind", bound=AdePreTrainedModel)
 CACHED_TYPES = 65_536  # beside torch memory matters less: more token types are kept than in the light runtime
 
 
@@ -55,6 +59,11 @@ class Classifier(Predictor):
         labels = self.model.config.id2label
         return tuple(labels[i] for i in range(len(labels)))
 
+    @property
+    def problem(self) -> str:
+        """What an answer is: one label, any number of them, or a number."""
+        return problem_of(self.model.config.problem_type, self.model.config.num_labels)
+
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of texts kept end to end: from tables, or by the model itself where there are none."""
         fast = self._projected()
@@ -76,7 +85,7 @@ class Classifier(Predictor):
             projection = Projection(stored.config.to_dict(), stored.arrays(), CACHED_TYPES)
             fast: Runtime | Accelerated | None = None
             if self.model.device.type == "cpu":
-                fast = Runtime(projection, self.tokenizer, self.names)
+                fast = Runtime(projection, self.tokenizer, self.names, problem=self.problem)
             elif kernels.available and Accelerated.fits(projection):
                 narrow = torch.cuda.is_bf16_supported(including_emulation=False)
                 fast = Accelerated(projection, self.model.device, torch.bfloat16 if narrow else torch.float32)
@@ -84,7 +93,7 @@ class Classifier(Predictor):
         return self._folded[1]
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write a complete model folder: weights, config, tokenizer."""
+        """Write a complete model folder: weights, config, tokenizer, model card."""
         folder = Path(folder)
         check_free(folder, {MARKER}, overwrite)
         with new_folder(folder) as draft:
@@ -92,26 +101,38 @@ class Classifier(Predictor):
 
     def write(self, folder: Path) -> None:
         """Write the files of a model folder into a folder as it is."""
-        with quiet():
-            self.model.packed().save_pretrained(folder)
-        plain = Tokenizer.from_str(self.tokenizer.to_str())
-        plain.no_truncation()
-        _wrapped(plain, self.model.config.max_tokens).save_pretrained(folder)
+        write_model(self.model, self.tokenizer, folder)
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> "Classifier":
-        """Read a model folder (safetensors only, no remote code)."""
-        path = Path(folder)
-        with reading_model(path), quiet():
-            model, found = AdeForSequenceClassification.from_pretrained(
-                path, use_safetensors=True, output_loading_info=True
-            )
-        if model.config.model_type != "ade" or any(found.values()):
-            raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
-        with reading_model(path):
-            if isinstance(model.ade.embedding, PackedEmbedding):
-                model.ade.embedding.starts()  # what is damaged is refused now
-        return cls(model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json", model.config.vocab_size))
+        """Read a model folder, or one on the hub (safetensors only, no remote code)."""
+        return cls(*load_model(AdeForSequenceClassification, folder, device))
+
+
+def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the files of a model folder into a folder as it is: weights, config, tokenizer, model card."""
+    with quiet():
+        packed = model.packed()
+        packed.save_pretrained(folder)
+    write_card(folder, packed.config)
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    plain.no_truncation()
+    _wrapped(plain, model.config.max_tokens).save_pretrained(folder)
+
+
+def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind, Tokenizer]:
+    """The model of a folder, and its tokenizer; whatever is damaged or of another kind is one clear error."""
+    path = model_folder(source)
+    with reading_model(path), quiet():
+        model, found = kind.from_pretrained(path, use_safetensors=True, output_loading_info=True)
+    if model.config.model_type != "ade" or any(found.values()):
+        made = (model.config.architectures or ["nothing known"])[0]
+        other = f" (it was saved as {made})" if made != kind.__name__ else ""
+        raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes{other}")
+    with reading_model(path):
+        if isinstance(model.base_model.embedding, PackedEmbedding):
+            model.base_model.embedding.starts()  # what is damaged is refused now
+    return model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json", model.config.vocab_size)
 
 
 @contextmanager

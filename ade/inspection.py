@@ -112,7 +112,7 @@ def inspect_in_context(classifier: Classifier, words: list[str], text: str, near
         own = [i for i, (start, end) in enumerate(reading.spans) if start < place.end() and end > place.start()]
         for i in own:
             indices, weights = codebook.pairs_of(reading.ids[i])
-            gate = (reading.contextual[i] / reading.static[i])[indices.long()]
+            gate = (reading.contextual[i] / reading.static[i])[indices.long()].nan_to_num(1)  # a weight may be nothing
             around = nearest_words(codebook, indices.long(), nearest)
             order = weights.abs().argsort(descending=True).tolist()
             uses = (

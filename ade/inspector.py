@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ade.answers import REGRESSION
 from ade.codebook import Codebook
 from ade.errors import InputError
 from ade.inference import Classifier
@@ -39,7 +40,7 @@ class Inspector:
         stored = model.packed().state_dict().values()
         return {
             "labels": list(self.classifier.names),
-            "problem": getattr(self.classifier, "problem", "single_label_classification"),
+            "problem": self.classifier.problem,
             "attend": model.config.attend,
             "bytes": sum(tensor.numel() * tensor.element_size() for tensor in stored),
             "vocabulary": book.vocabulary,
@@ -83,7 +84,7 @@ class Inspector:
         }
 
     def _answer(self, text: str) -> dict[str, Any]:
-        if getattr(self.classifier, "problem", "") == "regression":
+        if self.classifier.problem == REGRESSION:
             return {"label": self.classifier.predict(text), "probabilities": {}}
         chances: np.ndarray = self.classifier.predict_proba(text)
         return {

@@ -9,15 +9,21 @@ The paper's Algorithm 1 in three readings, one setting `attend`:
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 
+from ade.answers import MULTI, REGRESSION, SINGLE
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
 from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, linear
@@ -69,16 +75,86 @@ class SegmentAwareTransformer(nn.Module):
         return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
 
 
+def real(ids: Tensor, mask: Tensor | None) -> Tensor:
+    """Which tokens are real: those of the mask, or all."""
+    return torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+
+
 class AdePreTrainedModel(PreTrainedModel):
     """What every ADE model shares with transformers: its config and how fresh weights start."""
 
     config_class = AdeConfig
     base_model_prefix = "ade"
+    _weights: Tensor | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything stored, for numpy: what is packed as it is, the rest in float32."""
         tensors = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
         return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in tensors.items()}
+
+    @classmethod
+    def from_codebook(
+        cls,
+        codebook: Codebook,
+        labels: Sequence[str] = ("value",),
+        architecture: Architecture | None = None,
+        **more: Any,
+    ) -> Self:
+        """A fresh model on top of a codebook; `more` is problem, dropout and whatever else `AdeConfig` has."""
+        architecture, packing = architecture or Architecture(), codebook.packing
+        config = AdeConfig(
+            vocab_size=codebook.vocabulary,
+            hidden_size=codebook.dim,
+            anchors=len(codebook.anchors),
+            pairs=len(codebook.indices),
+            max_pairs=codebook.max_pairs,
+            id2label=dict(enumerate(labels)),
+            label2id={name: i for i, name in enumerate(labels)},
+            attend=architecture.attend,
+            sat=architecture.sat,
+            positions=architecture.positions,
+            pooling=architecture.pooling,
+            num_attention_heads=architecture.heads or None,
+            max_tokens=architecture.max_tokens,
+            packing=None if packing is None else replace(packing, layer_bits=architecture.layer_bits).as_dict(),
+            **more,
+        )
+        model = cls(config)
+        layer = model.base_model.embedding
+        assert isinstance(layer, AnchorEmbedding)
+        layer.load_codebook(codebook)
+        return model
+
+    @torch.no_grad()
+    def packed(self) -> Self:
+        """The same model in as few bits as its packing says; itself, where it has none or is packed already."""
+        if not self.config.packing or self.config.packed:
+            return self
+        packing = Packing(**self.config.packing)
+        state, inside = self.arrays(), "embedding." if self.base_model is self else "ade.embedding."
+        anchors, indices, weights, counts = (
+            state.pop(inside + name) for name in ("anchors", "indices", "weights", "counts")
+        )
+        shape, arrays = pack(anchors, indices, weights, counts.astype(np.int64), packing)
+        kept = {inside + name: array for name, array in arrays.items()}
+        for name, array in state.items():
+            layer = name.removesuffix(".weight")
+            if array.ndim == 2 and layer != name:
+                kept[name], kept[f"{layer}.scales"] = pack_layer(array, packing.layer_bits)
+            else:
+                kept[name] = array
+        check(shape, arrays)
+        made = type(self)(AdeConfig.from_dict({**self.config.to_dict(), "packed": asdict(shape)}))
+        made.load_state_dict({name: torch.from_numpy(array) for name, array in kept.items()})
+        return made.to(self.device).eval()
+
+    def _class_weights(self, like: Tensor) -> Tensor | None:
+        """How much each class counts in the loss, on the device; made once, as no recorded step could make it."""
+        if self.config.class_weights is None:
+            return None
+        if self._weights is None or self._weights.device != like.device:
+            self._weights = torch.tensor(self.config.class_weights, device=like.device, dtype=like.dtype)
+        return self._weights
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -115,14 +191,26 @@ class AdeModel(AdePreTrainedModel):
         self.post_init()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
-        """Contextual vectors; in `anchors` mode one for each anchor, else one for each token."""
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        return BaseModelOutput(last_hidden_state=self.states(input_ids, mask)[0])
+        """Contextual vectors of the tokens: (B, L, d)."""
+        return BaseModelOutput(last_hidden_state=self.token_states(input_ids, real(input_ids, attention_mask)))
+
+    def token_states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Contextual vectors of the tokens (B, L, d); in `anchors` mode each is the mean of its anchors'."""
+        mask = self._visible(mask)
+        states, there = self._states(ids, mask)  # (B, T, d)
+        if self.config.attend != "anchors":
+            return states
+        word = self.embedding.expand(ids, mask)[2].unsqueeze(2)  # (B, T, 1)
+        sums = states.new_zeros(*ids.shape, states.shape[2])
+        sums = sums.scatter_add(1, word.expand_as(states), states * there.unsqueeze(2))
+        counts = states.new_zeros(*ids.shape, 1).scatter_add(1, word, there.unsqueeze(2).to(states.dtype))
+        return sums / counts.clamp(min=1)
 
     def states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Contextual vectors (B, T, d) and the mask (B, T) of the real ones."""
-        if self.training and self.config.token_dropout > 0:
-            mask = mask & self._kept(mask)
+        return self._states(ids, self._visible(mask))
+
+    def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if self.sat is not None and self.config.attend == "gated":
             types, place = self._types(ids)
             return self._attend_gated(types, place, self._each_position(ids), mask), mask
@@ -190,12 +278,14 @@ class AdeModel(AdePreTrainedModel):
         encoded = self.config.position_scale * sinusoidal(positions, self.config.hidden_size)
         return encoded.to(self.norm.weight.dtype)
 
-    def _kept(self, mask: Tensor) -> Tensor:
-        """Whole-token dropout: each text hides a random share of its tokens, never the first."""
+    def _visible(self, mask: Tensor) -> Tensor:
+        """Whole-token dropout: while training each text hides a random share of its tokens, never the first."""
+        if not self.training or self.config.token_dropout == 0:
+            return mask
         share = torch.rand(len(mask), 1, device=mask.device) * self.config.token_dropout
         kept = torch.rand(mask.shape, device=mask.device) >= share
         kept[:, 0] = True
-        return kept
+        return mask & kept
 
 
 class AdeForSequenceClassification(AdePreTrainedModel):
@@ -210,70 +300,27 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         self.classifier = linear(config.hidden_size, config.num_labels, bits, packed)
         self.post_init()
 
-    @classmethod
-    def from_codebook(
-        cls,
-        codebook: Codebook,
-        labels: Sequence[str],
-        architecture: Architecture | None = None,
-        **noise: Any,
-    ) -> "AdeForSequenceClassification":
-        """A fresh model on top of a codebook; `noise` is dropout, token_dropout and position_scale of `AdeConfig`."""
-        architecture, packing = architecture or Architecture(), codebook.packing
-        config = AdeConfig(
-            vocab_size=codebook.vocabulary,
-            hidden_size=codebook.dim,
-            anchors=len(codebook.anchors),
-            pairs=len(codebook.indices),
-            max_pairs=codebook.max_pairs,
-            id2label=dict(enumerate(labels)),
-            label2id={name: i for i, name in enumerate(labels)},
-            attend=architecture.attend,
-            sat=architecture.sat,
-            positions=architecture.positions,
-            pooling=architecture.pooling,
-            num_attention_heads=architecture.heads or None,
-            max_tokens=architecture.max_tokens,
-            packing=None if packing is None else replace(packing, layer_bits=architecture.layer_bits).as_dict(),
-            **noise,
-        )
-        model = cls(config)
-        assert isinstance(model.ade.embedding, AnchorEmbedding)
-        model.ade.embedding.load_codebook(codebook)
-        return model
-
-    @torch.no_grad()
-    def packed(self) -> "AdeForSequenceClassification":
-        """The same model in as few bits as its packing says; itself, where it has none or is packed already."""
-        if not self.config.packing or self.config.packed:
-            return self
-        packing = Packing(**self.config.packing)
-        state = self.arrays()
-        names = ("anchors", "indices", "weights", "counts")
-        pairs = [state.pop(f"ade.embedding.{name}") for name in names]
-        shape, arrays = pack(pairs[0], pairs[1], pairs[2], pairs[3].astype(np.int64), packing)
-        kept = {f"ade.embedding.{name}": array for name, array in arrays.items()}
-        for name, array in state.items():
-            layer = name.removesuffix(".weight")
-            if array.ndim == 2 and layer != name:
-                kept[name], kept[f"{layer}.scales"] = pack_layer(array, packing.layer_bits)
-            else:
-                kept[name] = array
-        check(shape, arrays)
-        config = AdeConfig.from_dict({**self.config.to_dict(), "packed": asdict(shape)})
-        made = AdeForSequenceClassification(config)
-        made.load_state_dict({name: torch.from_numpy(array) for name, array in kept.items()})
-        return made.to(self.device).eval()
-
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Class logits, and the cross-entropy where labels are given: classes (B,) or probabilities (B, C)."""
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        states, mask = self.ade.states(input_ids, mask)  # (B, T, d), (B, T)
+        """Class logits, and the loss where labels are given: classes (B,), probabilities (B, C), numbers (B,)."""
+        states, mask = self.ade.states(input_ids, real(input_ids, attention_mask))  # (B, T, d), (B, T)
         logits = self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
-        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
+        loss = None if labels is None else self._loss(logits.float(), labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """By the problem the config states; where it does not, by what the labels look like, as transformers does."""
+        config = self.config
+        if config.problem_type is None:
+            several = MULTI if labels.is_floating_point() else SINGLE
+            config.problem_type = REGRESSION if config.num_labels == 1 else several
+        if config.problem_type == REGRESSION:
+            return F.mse_loss(logits.view_as(labels), labels.to(logits.dtype))
+        weight = self._class_weights(logits)
+        if config.problem_type == MULTI:
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), pos_weight=weight)
+        return F.cross_entropy(logits, labels, weight)
 
     def pool(self, states: Tensor, mask: Tensor) -> Tensor:
         """The elements' mean, weighted by how much the pooler listens to each."""
@@ -284,6 +331,29 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         if self.config.pooling == "mean":
             return (mask / mask.sum(1, keepdim=True)).to(states.dtype)  # (B, T)
         return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)  # (B, T)
+
+
+class AdeForTokenClassification(AdePreTrainedModel):
+    """A label for every token: contextual vectors, dropout, one linear layer."""
+
+    def __init__(self, config: AdeConfig) -> None:
+        super().__init__(config)
+        self.ade = AdeModel(config)
+        bits = Packing(**config.packing).layer_bits if config.packing else 0
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = linear(config.hidden_size, config.num_labels, bits, bool(config.packed))
+        self.post_init()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
+    ) -> TokenClassifierOutput:
+        """Logits (B, L, C), and the cross-entropy of the tokens whose label (B, L) is not -100."""
+        logits = self.classifier(self.dropout(self.ade.token_states(input_ids, real(input_ids, attention_mask))))
+        if labels is None:
+            return TokenClassifierOutput(logits=logits)
+        flat = logits.float().flatten(0, 1)  # (B L, C)
+        loss = F.cross_entropy(flat, labels.flatten(), self._class_weights(flat))
+        return TokenClassifierOutput(loss=loss, logits=logits)
 
 
 def count_parameters(dim: int = 768, labels: int = 4, anchors: int = 100) -> dict[str, int]:
@@ -309,3 +379,4 @@ def count_parameters(dim: int = 768, labels: int = 4, anchors: int = 100) -> dic
 
 AutoModel.register(AdeConfig, AdeModel)
 AutoModelForSequenceClassification.register(AdeConfig, AdeForSequenceClassification)
+AutoModelForTokenClassification.register(AdeConfig, AdeForTokenClassification)

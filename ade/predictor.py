@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import overload
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from ade.errors import InputError
+from ade.answers import LIKELY, MULTI, REGRESSION, SINGLE, Prediction
+from ade.errors import InputError, first_line
+from ade.folders import MARKER
 from ade.progress import Report, silent
 
-MARKER = "config.json"  # what makes a folder a model folder
 CHUNK = 4096  # texts tokenized, and held while streaming, at a time
 
 
@@ -33,34 +34,59 @@ class Predictor(ABC):
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of texts kept end to end: text i is `ids[offsets[i]:offsets[i + 1]]`."""
 
-    @overload
-    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]
-    @overload
-    def predict(self, texts: Sequence[str]) -> list[str]: ...
-    def predict(self, texts: str | Sequence[str]) -> str | list[str]:
-        """The most probable label of a text, or of each of many, in order."""
-        names = self.names
+    @property
+    @abstractmethod
+    def problem(self) -> str:
+        """What an answer is: one label (`SINGLE`), any number of them (`MULTI`) or a number (`REGRESSION`)."""
+
+    def predict(self, texts: str | Sequence[str]) -> Any:
+        """What a text is taken for, or each of many: the most probable label, the likely ones, or a number."""
         if isinstance(texts, str):
-            return names[self._scored([texts])[0].argmax()]
-        return [names[i] for i in self._scored(texts).argmax(1)]
+            return self.predict([texts])[0]
+        scores, names = self.predict_scores(texts), self.names
+        if self.problem == SINGLE:
+            return [names[i] for i in scores.argmax(1)]
+        if self.problem == MULTI:
+            return [[names[i] for i in np.flatnonzero(row)] for row in scores >= np.log(LIKELY / (1 - LIKELY))]
+        return scores[:, 0].tolist()
 
     def predict_proba(self, texts: str | Sequence[str]) -> np.ndarray:
         """Probabilities of the labels: (C,) for a text, (n, C) for many. Long texts are cut, empty ones allowed."""
         if isinstance(texts, str):
             return self.predict_proba([texts])[0]
-        scores = self._scored(texts)
+        return self._probabilities(self.predict_scores(texts))
+
+    def stream(self, texts: Iterable[str]) -> Iterator[Prediction]:
+        """Label and probability of each text of a stream of any length, in order, in flat memory."""
+        source = iter(texts)
+        while chunk := list(islice(source, CHUNK)):
+            yield from self.predictions(chunk)
+
+    def predictions(self, texts: Sequence[str]) -> list[Prediction]:
+        """Label and probability of each text."""
+        scores, names = self.predict_scores(texts), self.names
+        if self.problem == REGRESSION:
+            return [Prediction(value, None) for value in scores[:, 0].tolist()]
+        chances = self._probabilities(scores)
+        if self.problem == SINGLE:
+            best = scores.argmax(1)
+            sure = chances[np.arange(len(best)), best].tolist()
+            return [Prediction(names[i], p) for i, p in zip(best, sure, strict=True)]
+        likely = [np.flatnonzero(row) for row in chances >= LIKELY]
+        return [
+            Prediction([names[i] for i in own], row[own].tolist()) for own, row in zip(likely, chances, strict=True)
+        ]
+
+    def _probabilities(self, scores: np.ndarray) -> np.ndarray:
+        if self.problem == REGRESSION:
+            raise InputError("a model that predicts a number has no probabilities; use predict")
+        if self.problem == MULTI:
+            return (1 / (1 + np.exp(-np.clip(scores, -80, 80)))).astype(np.float32)
         scores = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
         return scores / scores.sum(1, keepdims=True)
 
-    def stream(self, texts: Iterable[str]) -> Iterator[tuple[str, float]]:
-        """(label, probability) of each text of a stream of any length, in order, in flat memory."""
-        source, names = iter(texts), self.names
-        while chunk := list(islice(source, CHUNK)):
-            chances = self.predict_proba(chunk)
-            best = chances.argmax(1)
-            yield from zip((names[i] for i in best), chances[np.arange(len(best)), best].tolist(), strict=True)
-
-    def _scored(self, texts: Sequence[str]) -> np.ndarray:
+    def predict_scores(self, texts: Sequence[str]) -> np.ndarray:
+        """Scores of the labels before they become probabilities, or the number predicted: (n, C)."""
         parts = [
             self.scores(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens))
             for start in range(0, max(1, len(texts)), CHUNK)
@@ -92,11 +118,6 @@ def reading_model(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:  # whatever the libraries make of a foreign or broken folder
         raise InputError(f"{folder}: not a readable ADE model ({first_line(error)})") from None
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, on one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def tokenize(

@@ -16,8 +16,10 @@ import numpy as np
 from safetensors import deserialize
 from tokenizers import Tokenizer
 
+from ade.answers import SINGLE, problem_of
 from ade.errors import InputError
-from ade.predictor import MARKER, Predictor, cores, read_tokenizer, reading_model
+from ade.folders import MARKER, model_folder
+from ade.predictor import Predictor, cores, read_tokenizer, reading_model
 from ade.projection import CACHED_TYPES, Projection
 
 try:
@@ -49,13 +51,20 @@ def _one_thread_each() -> Iterator[None]:
 class Runtime(Predictor):
     """A trained model ready to predict on a CPU."""
 
-    def __init__(self, projection: Projection, tokenizer: Tokenizer, names: tuple[str, ...], threads: int = 0) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        tokenizer: Tokenizer,
+        names: tuple[str, ...],
+        threads: int = 0,
+        problem: str = SINGLE,
+    ) -> None:
         self.projection = projection
         self.tokenizer = tokenizer  # ours from here on: a copy would double the start-up time
         self.tokenizer.no_padding()
         self.max_tokens = projection.longest
         self.tokenizer.enable_truncation(self.max_tokens)
-        self._names = names
+        self._names, self._problem = names, problem
         self._threads = threads or cores()
         self._start()
 
@@ -77,6 +86,11 @@ class Runtime(Predictor):
         """The labels, in the order of the probabilities."""
         return self._names
 
+    @property
+    def problem(self) -> str:
+        """What an answer is: one label, any number of them, or a number."""
+        return self._problem
+
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of texts kept end to end."""
         if self._process != os.getpid():  # a fork has neither our threads nor whoever held the lock
@@ -89,8 +103,8 @@ class Runtime(Predictor):
 
     @classmethod
     def load(cls, folder: str | Path, threads: int = 0, cached_types: int = CACHED_TYPES) -> "Runtime":
-        """Read a model folder; `threads` 0 for every core, `cached_types` token types are kept ready."""
-        path = Path(folder)
+        """Read a model folder or hub name; `threads` 0 for every core, `cached_types` token types are kept ready."""
+        path = model_folder(folder)
         with reading_model(path):
             config = json.loads((path / MARKER).read_text("utf8"))
             if config.get("model_type") != "ade":
@@ -99,7 +113,7 @@ class Runtime(Predictor):
             given = config.get("id2label") or {}  # transformers leaves out names nobody gave
             names = tuple(given.get(str(i), f"LABEL_{i}") for i in range(projection.labels))
         tokenizer = read_tokenizer(path / "tokenizer.json", projection.pairs.vocabulary)
-        return cls(projection, tokenizer, names, threads)
+        return cls(projection, tokenizer, names, threads, problem_of(config.get("problem_type"), projection.labels))
 
 
 def _read_state(path: Path) -> dict[str, np.ndarray]:

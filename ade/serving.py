@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ade import __version__
-from ade.answers import Answers, problem_of, texts_of
 from ade.describing import ABOUT, HEALTH, PREDICTIONS, READINGS, described, policy_of, reference, responses
 from ade.errors import InputError
 from ade.gate import Gate, Metrics, Refused
 from ade.gathering import Full, Gatherer
 from ade.predictor import Predictor
+from ade.replies import Answers, texts_of
 from ade.settings import ServiceSettings
 
 try:
@@ -146,7 +146,7 @@ async def _texts(request: Request, most: int, chars: int) -> list[str]:
 def facts(predictor: Predictor) -> dict[str, Any]:
     """What a client may want to know of a model."""
     names = predictor.names
-    return {"problem": problem_of(predictor), "labels": list(names), "max_tokens": predictor.max_tokens}
+    return {"problem": predictor.problem, "labels": list(names), "max_tokens": predictor.max_tokens}
 
 
 class Looks:

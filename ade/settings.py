@@ -80,6 +80,9 @@ class TrainingSettings:
     adapt: bool = field(
         default=False, metadata={"help": "move pairs to the tokens whose gradient asks for more; their number stays"}
     )
+    class_weights: str = field(
+        default="none", metadata={"help": "balanced: classes count alike, however few rows they have"}
+    )
     fit_to_data: bool = field(
         default=True,
         metadata={"help": "fit rate, noise and steps to the rows, classes and lengths there are"},
@@ -98,6 +101,7 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         _need(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
+        _need(self.class_weights in ("none", "balanced"), "class_weights", "none or balanced", self.class_weights)
         for name in ("steps", "warmup_steps", "weight_decay", "seed"):
             _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
         _need(self.epochs > 0, "epochs", "above 0", self.epochs)

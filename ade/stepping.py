@@ -13,7 +13,9 @@ from accelerate import Accelerator
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ade.answers import MULTI, REGRESSION
 from ade.batching import Encoded
+from ade.tagged import UNLABELLED
 
 CLIP = 1.0  # largest norm of the gradient
 BUCKET = 16  # lengths are padded to a multiple of this where steps are recorded
@@ -37,11 +39,12 @@ class Stepper:
         learning_rate: float,
         weight_decay: float,
         texts: Encoded,
-        labels: Tensor,
+        labels: Tensor | Encoded,
         record: bool | None = None,
     ) -> None:
-        """`labels` are classes (n,) or probabilities (n, C); without `record`, steps are recorded where they can be."""
+        """`labels` are the texts', (n,) or (n, C), or their tokens'; `record` None records steps where they can be."""
         self.accelerator, self.texts, self.labels = accelerator, texts, labels
+        self.problem = model.config.problem_type
         alone = accelerator.device.type == "cuda" and accelerator.num_processes == 1
         self.record = alone and model.config.attend != "anchors" if record is None else record
         # A recorded step reads the rate where it was recorded; `anchors` has shapes that only the device knows.
@@ -52,7 +55,7 @@ class Stepper:
         self._seen: dict[tuple[int, int], _Recorded | None] = {}
 
     def step(self, rows: np.ndarray, seed: int, rate: float) -> Tensor:
-        """Learn from these rows; several processes share them. Returns summed loss and hits, on the device."""
+        """Learn from these rows; several processes share them. Returns summed loss and right answers, on the device."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         rows = rows[rank::world] if len(rows) >= world else rows
         torch.manual_seed(seed * world + rank)
@@ -87,11 +90,25 @@ class Stepper:
     def _learn(self, place: Tensor, length: int) -> Tensor:
         self.optimizer.zero_grad()
         ids, mask = self.texts.cut(place[:2], length)
-        labels = self.labels[place[2]]
+        if isinstance(self.labels, Encoded):
+            labels = self.labels.cut(place[:2], length, fill=UNLABELLED)[0]
+        else:
+            labels = self.labels[place[2]]
         output = self.wrapped(ids, mask, labels)
         self.accelerator.backward(output.loss)
         self.accelerator.clip_grad_norm_(self.wrapped.parameters(), CLIP)
         self.optimizer.step()
-        classes = labels if labels.dim() == 1 else labels.argmax(1)
-        hits = (output.logits.detach().argmax(1) == classes).sum()
-        return torch.stack([output.loss.detach() * len(labels), hits])  # (2,)
+        share = _right(output.logits.detach(), labels, self.problem)
+        return torch.stack([output.loss.detach(), share]) * len(labels)  # (2,)
+
+
+def _right(logits: Tensor, labels: Tensor, problem: str | None) -> Tensor:
+    """The share of answers that are right; of numbers, none."""
+    if problem == REGRESSION:
+        return logits.new_zeros(())
+    if problem == MULTI:
+        return ((logits >= 0) == (labels >= 0.5)).float().mean()
+    if labels.is_floating_point():
+        labels = labels.argmax(1)
+    known = labels != UNLABELLED
+    return ((logits.argmax(-1) == labels) & known).sum() / known.sum().clamp(min=1)

@@ -9,8 +9,9 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import metadata
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -32,6 +33,12 @@ class Teacher:
     name: str
     table: Tensor  # (N, d), any float type
     tokenizer: Tokenizer
+    license: str | None = None  # as its card or package states it
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where a codebook comes from."""
+        return {"teacher": self.name, "license": self.license, "rows": len(self.table), "dim": self.table.shape[1]}
 
     @property
     def nbytes(self) -> int:
@@ -45,19 +52,34 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
     A folder holds either a Hugging Face model or `embeddings.safetensors` / `embeddings.npy` beside
     `tokenizer.json`. Text vectors are GloVe, word2vec or fastText files, plain or gzipped.
     """
-    path = Path(source)
+    path, terms = Path(source), None
     if path.is_file():
         if not path.name.endswith(TEXT_VECTORS):
             raise InputError(f"{path}: a teacher file is text vectors ({', '.join(TEXT_VECTORS)}); else give a folder")
         table, tokenizer = read_text_vectors(path)
     elif path.is_dir():
         table, tokenizer = _read_folder(path)
+        terms = _licence(path)
     elif str(source) == DEFAULT_TEACHER:
         table, tokenizer = _read_wordllama()
+        terms = metadata("wordllama")["License"].splitlines()[0]
     else:
-        table, tokenizer = _read_folder(_download(str(source)))
+        folder = _download(str(source))
+        table, tokenizer = _read_folder(folder)
+        terms = _licence(folder)
     name = path.resolve().name if path.exists() else str(source)
-    return Teacher(name, check_table(fit_rows(table, tokenizer), source), tokenizer)
+    return Teacher(name, check_table(fit_rows(table, tokenizer), source), tokenizer, terms)
+
+
+def _licence(folder: Path) -> str | None:
+    """The licence a model's card states, where it has one."""
+    from huggingface_hub import metadata_load
+
+    try:
+        stated = (metadata_load(folder / "README.md") or {}).get("license")
+    except Exception:  # no card, or not one a program can read
+        return None
+    return stated if isinstance(stated, str) else None
 
 
 def _read_wordllama() -> tuple[Tensor, Tokenizer]:
@@ -167,7 +189,7 @@ def _download(name: str) -> Path:
     """The tokenizer, the config and the one weights file that holds the input embeddings."""
     from huggingface_hub import snapshot_download
 
-    small = ["*.json", "*.txt", "*.model", "embeddings.safetensors", "embeddings.npy"]
+    small = ["README.md", "*.json", "*.txt", "*.model", "embeddings.safetensors", "embeddings.npy"]
     try:
         folder = Path(snapshot_download(name, allow_patterns=small))
         if (folder / "config.json").exists() and not any(folder.glob("embeddings.*")):

@@ -20,7 +20,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ade.batching import encode, sorted_batches
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.errors import InputError
 from ade.folders import new_file
 from ade.inference import quiet

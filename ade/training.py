@@ -5,35 +5,41 @@ is the run that was interrupted.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from accelerate.state import AcceleratorState
-from torch import Tensor
+from tokenizers import Tokenizer
+from torch import Tensor, nn
 
 from ade.adapting import Adapter, settled
+from ade.answers import MULTI, REGRESSION
 from ade.batching import Encoded, encode, shuffled_batches
 from ade.checkpoints import Existing, RunFolder, check_run_folder
 from ade.codebook import Codebook
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.embedding import DENSE_ANCHORS, AnchorEmbedding
 from ade.errors import InputError
+from ade.evaluation import KINDS, AnyEvaluation, judged
+from ade.fitting import check_answers, class_weights, fitted, held_back, learning_rate, steps_of
 from ade.inference import Classifier, predict_logits
-from ade.model import AdeForSequenceClassification
+from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report, silent
 from ade.pursuit import resolve_device
 from ade.settings import STRONG, Architecture, TrainingSettings
 from ade.stepping import Stepper
+from ade.tagged import TaggedDataset, encode_tagged
+from ade.tagging import TagEvaluation, Tagger, evaluate_tagger
 
 EVALUATIONS = 20  # looks at the dev split in a run
 PATIENCE = 8  # looks without a better one before the run stops early
-MOST_FOR_CLASSES = 5.0  # times the rate, however many classes
-DEV_SHARE, DEV_ROWS = 0.05, 2000  # what is held back from train where no dev split is given
 
 
 @dataclass
@@ -42,19 +48,22 @@ class _Run:
 
     settings: TrainingSettings
     accelerator: Accelerator
-    classifier: Classifier
+    predictor: Classifier | Tagger
     stepper: Stepper
     adapter: Adapter | None
-    dev_texts: Encoded
-    dev_labels: np.ndarray
+    dev: Dataset | TaggedDataset
+    dev_texts: Encoded  # of a tagger none: it reads the sentences itself
+    figure: str  # what it is steered by
+    scale: tuple[float, float]  # numbers to learn have mean 0 and deviation 1: what they had
     total: int  # steps in all
     step: int = 0  # steps done
-    best: float = 0.0  # accuracy on dev
-    kept: float = 0.0  # accuracy on dev of the weights that are kept
+    best: float = -math.inf  # on dev: accuracy, or the figure that stands for it
+    kept: float = -math.inf  # the same of the weights that are kept
     stale: int = 0  # looks at dev since they were
     kept_weights: dict[str, Tensor] = field(default_factory=dict)
 
 
+@overload
 def train(
     codebook: Codebook,
     data: Dataset,
@@ -64,23 +73,45 @@ def train(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
-) -> Classifier:
-    """Train a classifier on a codebook and return it as it was at its best on the dev split.
+) -> Classifier: ...
+@overload
+def train(
+    codebook: Codebook,
+    data: TaggedDataset,
+    dev: TaggedDataset | None = None,
+    settings: TrainingSettings = STRONG,
+    architecture: Architecture | None = None,
+    out: str | Path | None = None,
+    existing: Existing = "refuse",
+    report: Report = silent,
+) -> Tagger: ...
+def train(
+    codebook: Codebook,
+    data: Dataset | TaggedDataset,
+    dev: Dataset | TaggedDataset | None = None,
+    settings: TrainingSettings = STRONG,
+    architecture: Architecture | None = None,
+    out: str | Path | None = None,
+    existing: Existing = "refuse",
+    report: Report = silent,
+) -> Classifier | Tagger:
+    """Train a classifier, or on tagged words a tagger, on a codebook; it is returned as it was at its best on dev.
 
     Without `dev`, one is taken from the training rows. With `out`, checkpoints are kept in that folder and the
     finished model is written there; `existing` says what to do with an earlier run in it.
     """
-    if len(np.unique(data.labels)) < 2:
-        raise InputError(f"training needs at least two classes, the data has {len(np.unique(data.labels))}")
+    check_answers(data)
     if dev is None:
-        if data.targets is not None:
+        if isinstance(data, Dataset) and data.targets is not None:
             raise InputError("taught rows need a dev split held back before they were taught: give one")
-        data, dev = held_back(data, settings.seed)
+        data, dev = held_back(data, settings.seed)  # type: ignore[type-var]
+    if data.problem != dev.problem or type(data) is not type(dev):
+        raise InputError(f"the training rows are for {data.problem}, the dev rows for {dev.problem}")
     architecture = architecture or Architecture()
     if out is None:
         run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
         _loop(run, None, report)
-        return run.classifier
+        return run.predictor
     check_run_folder(Path(out), existing)  # before anything takes time
     run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
     folder = RunFolder(Path(out), _identity(run, codebook, architecture))
@@ -88,27 +119,20 @@ def train(
         folder.begin(existing)
     run.accelerator.wait_for_everyone()
     if folder.finished:
-        return Classifier.load(out, settings.device)
+        return type(run.predictor).load(out, settings.device)
     _restore(run, folder)
     _loop(run, folder if run.accelerator.is_main_process else None, report)
     if run.accelerator.is_main_process:
-        folder.finish(run.classifier, {"dev_accuracy": run.kept, "steps": run.step})
+        run.predictor.model.config.about["dev"] = {run.figure: run.kept, "n": len(run.dev)}
+        folder.finish(run.predictor, {f"dev_{run.figure}": run.kept, "steps": run.step})
     run.accelerator.wait_for_everyone()
-    return run.classifier
-
-
-def held_back(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
-    """The rows to train on, and a dev split taken from them."""
-    rest, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), seed)
-    if len(dev) == 0:
-        raise InputError("no class has two rows, so no dev split can be held back; give one or more rows")
-    return rest, dev
+    return run.predictor
 
 
 def _prepare(
     codebook: Codebook,
-    data: Dataset,
-    dev: Dataset,
+    data: Dataset | TaggedDataset,
+    dev: Dataset | TaggedDataset,
     settings: TrainingSettings,
     architecture: Architecture,
     report: Report,
@@ -123,31 +147,64 @@ def _prepare(
         # Buffers never change, and their two-byte integers cannot be broadcast.
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
-    texts = encode(codebook.tokenizer, data.texts, architecture.max_tokens, report)
+    texts, labels, scale = _encoded(codebook.tokenizer, data, architecture.max_tokens, report)
     settings = fitted(settings, data, float(texts.lengths.mean()))
     torch.manual_seed(settings.seed)
-    noise = {name: getattr(settings, name) for name in ("dropout", "token_dropout", "position_scale")}
-    model = AdeForSequenceClassification.from_codebook(codebook, data.names, architecture, **noise)
-    model.ade.embedding.anchors.requires_grad_(settings.train_anchors)
-    model.ade.embedding.weights.requires_grad_(settings.train_weights)
-    model.to(accelerator.device)
-    labels = torch.from_numpy(data.labels if data.targets is None else data.targets).to(accelerator.device)
-    resident = texts.to(accelerator.device)
-    adapter = _adapter(model, accelerator, settings)
+    more = {name: getattr(settings, name) for name in ("dropout", "token_dropout", "position_scale")}
+    more |= {"class_weights": class_weights(data, settings), "about": _about(codebook, data)}
+    if isinstance(data, TaggedDataset) or isinstance(dev, TaggedDataset):
+        tagger = AdeForTokenClassification.from_codebook(codebook, data.names, architecture, **more)
+        predictor: Classifier | Tagger = Tagger(tagger, codebook.tokenizer)
+        dev_texts = Encoded(torch.empty(0), np.zeros(1))
+    else:
+        more["problem_type"] = data.problem
+        model = AdeForSequenceClassification.from_codebook(codebook, data.names, architecture, **more)
+        predictor = Classifier(model, codebook.tokenizer)
+        dev_texts = encode(codebook.tokenizer, dev.texts, architecture.max_tokens).to(accelerator.device)
+    layer = predictor.model.ade.embedding
+    layer.anchors.requires_grad_(settings.train_anchors)
+    layer.weights.requires_grad_(settings.train_weights)
+    predictor.model.to(accelerator.device)
+    adapter = _adapter(predictor.model, accelerator, settings)
     record = None if adapter is None else False  # a recorded step would not see pairs move
-    stepper = Stepper(accelerator, model, settings.learning_rate, settings.weight_decay, resident, labels, record)
-    return _Run(
-        settings, accelerator, Classifier(model, codebook.tokenizer), stepper, adapter,
-        encode(codebook.tokenizer, dev.texts, architecture.max_tokens).to(accelerator.device), dev.labels,
-        total=settings.steps or steps_of(settings, len(texts)),
+    stepper = Stepper(
+        accelerator, predictor.model, settings.learning_rate, settings.weight_decay,
+        texts.to(accelerator.device), labels.to(accelerator.device), record,
     )  # fmt: skip
+    total = settings.steps or steps_of(settings, len(texts))
+    figure = TagEvaluation.best_by if isinstance(dev, TaggedDataset) else KINDS[dev.problem].best_by
+    return _Run(settings, accelerator, predictor, stepper, adapter, dev, dev_texts, figure, scale, total)
+
+
+def _about(codebook: Codebook, data: Dataset | TaggedDataset) -> dict[str, object]:
+    """What the model card says of where the model comes from."""
+    known = {name: codebook.about.get(name) for name in ("teacher", "license", "cosine")}
+    return {name: value for name, value in {**known, "data": data.name, "rows": len(data)}.items() if value}
+
+
+def _encoded(
+    tokenizer: Tokenizer, data: Dataset | TaggedDataset, max_tokens: int, report: Report
+) -> tuple[Encoded, Tensor | Encoded, tuple[float, float]]:
+    """Token ids, what is to be learned of them, and mean and deviation of numbers."""
+    if isinstance(data, TaggedDataset):
+        return *encode_tagged(tokenizer, data, max_tokens, report), (0.0, 1.0)
+    texts = encode(tokenizer, data.texts, max_tokens, report)
+    if data.problem == REGRESSION:
+        mean, deviation = float(data.labels.mean()), float(data.labels.std())
+        return texts, torch.from_numpy((data.labels - mean) / deviation).float(), (mean, deviation)
+    wanted = data.labels if data.targets is None else data.targets
+    return texts, torch.from_numpy(wanted.astype(np.float32) if data.problem == MULTI else wanted), (0.0, 1.0)
 
 
 def _adapter(
-    model: AdeForSequenceClassification, accelerator: Accelerator, settings: TrainingSettings
+    model: AdeForSequenceClassification | AdeForTokenClassification,
+    accelerator: Accelerator,
+    settings: TrainingSettings,
 ) -> Adapter | None:
     if not settings.adapt:
         return None
+    if not isinstance(model, AdeForSequenceClassification):
+        raise InputError("--adapt works for classifiers of texts, not for taggers")
     layer = model.ade.embedding
     if accelerator.num_processes > 1:
         raise InputError("--adapt works on one device; leave it out when several train together")
@@ -155,44 +212,6 @@ def _adapter(
         raise InputError(f"--adapt needs trained weights, up to {DENSE_ANCHORS:,} anchors, and not --attend anchors")
     assert isinstance(layer, AnchorEmbedding)
     return Adapter(layer)
-
-
-def fitted(settings: TrainingSettings, data: Dataset, mean_length: float) -> TrainingSettings:
-    """The settings fitted to a data set.
-
-    Many classes bear a higher rate, short texts less token dropout. Few rows need more steps than the preset's epochs
-    give them, and more dropout. Taught rows are many and hard to learn by heart: half the noise, a quarter of the
-    passes. An epoch count of one's own is left as it is.
-    """
-    if not settings.fit_to_data:
-        return settings
-    rows, classes, preset = len(data), len(data.names), settings.epochs == STRONG.epochs and not settings.steps
-    rate = settings.learning_rate * min(MOST_FOR_CLASSES, (classes / 4) ** 0.8)
-    hidden = settings.token_dropout * min(1.0, mean_length / 40)
-    if data.targets is not None:
-        epochs = settings.epochs / 4 if preset else settings.epochs
-        return replace(
-            settings, learning_rate=rate, token_dropout=hidden / 2, dropout=settings.dropout / 2, epochs=epochs
-        )
-    fewest = min(1000, max(200, rows / 4)) * max(1.0, classes / 6) ** 0.4
-    return replace(
-        settings,
-        learning_rate=rate,
-        token_dropout=hidden,
-        dropout=min(max(0.4, settings.dropout), settings.dropout * max(1.0, 20_000 / rows) ** 0.5),
-        steps=max(round(fewest), steps_of(settings, rows)) if preset else settings.steps,
-    )
-
-
-def steps_of(settings: TrainingSettings, rows: int) -> int:
-    """Optimizer steps in so many passes over the rows."""
-    return max(1, round(settings.epochs * rows / settings.batch_size))
-
-
-def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
-    """Linear warm-up (never more than a tenth of the run), then linear decay to 0."""
-    warmup = max(1, min(settings.warmup_steps, total // 10))
-    return settings.learning_rate * min((step + 1) / warmup, (total - step) / max(1, total - warmup))
 
 
 def _batches(run: _Run) -> Iterator[np.ndarray]:
@@ -224,7 +243,7 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
         if look and run.adapter is not None and 2 * run.step <= run.total:
             _move(run, run.adapter)
         if look:
-            figures |= {"step": run.step, "dev_accuracy": _look(run), "best": run.best}
+            figures |= {"step": run.step, f"dev_{run.figure}": _look(run), "best": run.best}
             if folder is not None:
                 folder.log(figures)
                 progress = {"step": run.step, "best": run.best, "kept": run.kept, "stale": run.stale}
@@ -233,7 +252,17 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
     model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
     model = model if run.adapter is None else settled(model)
-    run.classifier = Classifier(model.packed(), run.classifier.tokenizer)
+    if run.stepper.problem == REGRESSION:
+        assert isinstance(model.classifier, nn.Linear)
+        _unscaled(model.classifier, *run.scale)
+    run.predictor = type(run.predictor)(model.packed(), run.predictor.tokenizer)
+
+
+@torch.no_grad()
+def _unscaled(layer: nn.Linear, mean: float, deviation: float) -> None:
+    """Numbers as they came: what was learned of mean 0 and deviation 1, in the last layer."""
+    layer.weight.mul_(deviation)
+    layer.bias.mul_(deviation).add_(mean)
 
 
 def _move(run: _Run, adapter: Adapter) -> None:
@@ -242,23 +271,32 @@ def _move(run: _Run, adapter: Adapter) -> None:
     adapter.move([moments[name] for name in ("exp_avg", "exp_avg_sq")])
 
 
+def _judged(run: _Run) -> AnyEvaluation | TagEvaluation:
+    if isinstance(run.predictor, Tagger):
+        assert isinstance(run.dev, TaggedDataset)
+        return evaluate_tagger(run.predictor, run.dev)
+    assert isinstance(run.dev, Dataset)
+    mean, deviation = run.scale
+    return judged(run.dev, predict_logits(run.predictor.model, run.dev_texts) * deviation + mean, run.dev.names)
+
+
 def _look(run: _Run) -> float:
-    """Accuracy on the dev split; the weights are kept unless an earlier look was better beyond chance.
+    """The figure on the dev split; the weights are kept unless an earlier look was better beyond chance.
 
     A few rows more or less on a small split say nothing, and the rate falls towards 0, so of looks within one
     standard error of the best the last is the one to keep.
     """
-    accuracy = float((predict_logits(run.classifier.model, run.dev_texts).argmax(1) == run.dev_labels).mean())
-    run.best = max(run.best, accuracy)
+    figure = float(getattr(_judged(run), run.figure))
+    run.best = max(run.best, figure)
     run.stale += 1
-    if accuracy >= run.best - (run.best * (1 - run.best) / len(run.dev_labels)) ** 0.5:
-        run.stale, run.kept = 0, accuracy
+    if figure >= run.best - (max(0.0, run.best * (1 - run.best)) / len(run.dev)) ** 0.5:
+        run.stale, run.kept = 0, figure
         run.kept_weights = {name: p.detach().clone() for name, p in (*_trained(run), *_moved(run))}
-    return accuracy
+    return figure
 
 
 def _trained(run: _Run) -> list[tuple[str, Tensor]]:
-    return [(name, p) for name, p in run.classifier.model.named_parameters() if p.requires_grad]
+    return [(name, p) for name, p in run.predictor.model.named_parameters() if p.requires_grad]
 
 
 def _moved(run: _Run) -> list[tuple[str, Tensor]]:
@@ -297,12 +335,12 @@ def _restore(run: _Run, folder: RunFolder) -> None:
 
 def _identity(run: _Run, codebook: Codebook, architecture: Architecture) -> dict[str, object]:
     """What makes two runs the same run."""
-    digest = hashlib.sha256()
+    digest, labels = hashlib.sha256(), run.stepper.labels
     for array in (
         run.stepper.texts.ids.cpu().numpy(),
-        run.stepper.labels.cpu().numpy(),
+        (labels.ids if isinstance(labels, Encoded) else labels).cpu().numpy(),
         run.dev_texts.ids.cpu().numpy(),
-        run.dev_labels,
+        run.dev.labels if isinstance(run.dev, Dataset) else np.concatenate(run.dev.tags),
     ):
         digest.update(np.ascontiguousarray(array).tobytes())
     settings = {name: value for name, value in asdict(run.settings).items() if name != "device"}

@@ -53,7 +53,7 @@ def pruned(teacher: Teacher, texts: Iterable[str]) -> Teacher:
         pairs = zip(before, _encoded(tokenizer, corpus), strict=True)
         changed = [corpus[i] for i, (old, new) in enumerate(pairs) if not np.array_equal(rows[new], old)]
         if not changed:
-            return Teacher(teacher.name, teacher.table[torch.from_numpy(rows)], tokenizer)
+            return Teacher(teacher.name, teacher.table[torch.from_numpy(rows)], tokenizer, teacher.license)
         pieces = _pieces(whole, spec["model"], changed)
         if pieces <= kept:
             raise InputError(f"{teacher.name}: cannot prune, '{changed[0][:40]}' would be cut into other tokens")

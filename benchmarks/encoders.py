@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ade.batching import encode, shuffled_batches, sorted_batches
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.folders import new_folder
 from ade.inference import quiet
 from ade.progress import Report, silent

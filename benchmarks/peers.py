@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.demo import fit_tfidf
 from ade.evaluation import compare
 from ade.progress import Report

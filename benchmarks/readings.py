@@ -51,7 +51,8 @@ READINGS: dict[str, str] = {
     "table's having hardly any low-dimensional structure.",
     "packed": "Trained as they are stored, the small models give up little: at 2 MB the difference to the unpacked model is "
     "within the spread over seeds, at 1 MB a little more than half a point on AG News, far above fastText's .ftz of "
-    "twice the size. The budget is spent by the words of the training rows.",
+    "twice the size. The budget is spent by the words of the training rows. Moving pairs while training (`--adapt`) helps "
+    "the glosses at 1 MB and makes no difference beyond the spread over seeds on the other two.",
     "parameters": "Component by component the paper's count.",
     "latency": "The paper's ADE was several times slower than DeBERTa because it attends over expanded anchors; here too that "
     "mode is the slowest. `projected` is what `Classifier` and `Runtime` run: the model folded into tables, on a "
@@ -61,7 +62,8 @@ READINGS: dict[str, str] = {
     "one kernel's, whose exponentials and sums of the softmax the floor does not count; positions held in registers "
     "and several texts a program were tried and did not make it faster.",
     "costs": "From rows to a trained model: tokenizing, steps and looks at the dev split, after a short run to warm up. A "
-    "run that stops getting better ends before its last step. One run each.",
+    "run that stops getting better ends before its last step; these took them all. Training is the median of three runs "
+    "in a process, of which the first takes longest; distillation is one run.",
     "throughput": "Raw text to label, everything in one process. The trained model is folded into tables (`projection.py`), "
     "so most of the time that is left goes to the tokenizer, which is the ceiling, and to one matrix product for the "
     "scores. `gated` needs what each token hears as a vector, for its gates, and pays for it; `anchors` attends over "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ade.settings import PRESETS, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
+from ade.settings import PRESETS, STRONG, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
 from benchmarks.records import Run
 
 Grid = dict[str, dict[str, list[Run]]]  # row, column, the runs whose mean stands there
@@ -51,8 +51,9 @@ def ade_run(
     teacher = shape.pop("teacher", TEACHER)
     training = asdict(replace(PRESETS[preset], seed=seed))
     training.pop("device")
-    if not training["adapt"]:
-        training.pop("adapt")
+    for name in ("adapt", "class_weights"):
+        if training[name] == getattr(STRONG, name):
+            training.pop(name)
     shape = {"attend": "tokens", **shape}
     distillation = distillation_of(anchors, size)
     architecture = asdict(Architecture(**shape))

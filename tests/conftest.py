@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ade import cli
 from ade.codebook import Codebook
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.teachers import Teacher
 
 if not torch.cuda.is_available():

@@ -99,6 +99,19 @@ def test_training_moves_pairs_and_goes_on_as_if_never_interrupted(codebook, topi
     resumed = train(book, topics, settings=SHORT, architecture=shape, out=tmp_path / "cut", existing="resume")
     assert np.allclose(resumed.predict_proba(texts), whole.predict_proba(texts), atol=1e-5)
     assert not np.allclose(plain.predict_proba(texts), whole.predict_proba(texts), atol=1e-3)
+    if packed:
+        assert sum(array.nbytes for array in whole.model.arrays().values()) <= sum(
+            array.nbytes for array in plain.model.arrays().values()
+        )
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 6, 7, 62])
+def test_a_packed_model_grows_by_no_bit(most):
+    book = replace(ragged_codebook([most, 1, 2, 1], anchors=200), packing=Packing())
+    model = AdeForSequenceClassification.from_codebook(book, "ab", Architecture(heads=2))
+    room = Adapter(model.ade.embedding).layer.max_pairs
+    assert room >= most
+    assert (room + 1).bit_length() == (most + 1).bit_length() < (room + 2).bit_length()
 
 
 def test_anchors_nobody_uses_are_left_out():

@@ -6,7 +6,9 @@ import pyarrow.parquet
 import pytest
 
 from ade import data
-from ade.data import Dataset, has_split, load_dataset
+from ade.answers import MULTI, REGRESSION, SINGLE
+from ade.data import has_split, load_dataset
+from ade.dataset import Dataset
 from ade.errors import InputError
 
 ROWS = [("a b, c", "x"), ('say "hi"', "y"), ("two\nlines", "x"), ("", "y")]
@@ -83,11 +85,11 @@ def test_a_hub_data_set_keeps_its_label_names(tmp_path, monkeypatch):
     rows = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, 1]}, features=features)
     (tmp_path / "repo" / "data").mkdir(parents=True)
     rows.to_parquet(tmp_path / "repo" / "data" / "train-00000-of-00001.parquet")
-    found = data._from_hub(str(tmp_path / "repo"), "train", "text", "label")
+    found = data._from_hub(str(tmp_path / "repo"), "train", data.Columns("text", "label"))
     assert list(found.texts) == ["a", "b", "c"]
     assert [found.names[i] for i in found.labels] == ["yes", "no", "yes"]
     with pytest.raises(InputError, match="no split 'dev'"):
-        data._from_hub(str(tmp_path / "repo"), "dev", "text", "label")
+        data._from_hub(str(tmp_path / "repo"), "dev", data.Columns("text", "label"))
 
 
 def test_splits_of_a_folder(tmp_path):
@@ -151,3 +153,49 @@ def test_unknown_labels_are_named(topics):
         topics.relabelled(["money", "space"])
     turned = topics.relabelled(["sport", "space", "money"])
     assert [turned.names[i] for i in turned.labels] == [topics.names[i] for i in topics.labels]
+
+
+def test_several_labels_come_as_lists_or_with_bars_between(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "x", "label": ["b", "a"]}\n{"text": "y", "label": []}\n{"text": "z", "label": ["c"]}\n'
+    )
+    (tmp_path / "a.csv").write_text("text,label\nx,b|a\ny,\nz, c \n")
+    for found in (load_dataset(tmp_path / "a.jsonl"), load_dataset(tmp_path / "a.csv", problem=MULTI)):
+        assert found.problem == MULTI
+        assert found.names == ("a", "b", "c")
+        assert found.labels.tolist() == [[True, True, False], [False] * 3, [False, False, True]]
+        turned = found.relabelled(("c", "b", "a", "d"))
+        assert turned.labels.tolist() == [[False, True, True, False], [False] * 4, [True, False, False, False]]
+        with pytest.raises(InputError, match="not trained on: c"):
+            found.relabelled(("a", "b"))
+    assert load_dataset(tmp_path / "a.csv").problem == SINGLE  # nobody said otherwise
+    (tmp_path / "none.csv").write_text("text,label\nx,\ny,|\n")
+    with pytest.raises(InputError, match="no row has a label"):
+        load_dataset(tmp_path / "none.csv", problem=MULTI)
+
+
+def test_numbers_are_read_where_they_are_asked_for(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nx,1.5\ny,-2\nz,1e3\n")
+    found = load_dataset(tmp_path / "a.csv", problem=REGRESSION)
+    assert (found.problem, found.labels.tolist()) == (REGRESSION, [1.5, -2, 1000])
+    rest, held = found.split(0.3, 0)
+    assert sorted([*rest.labels, *held.labels]) == [-2, 1.5, 1000]
+    assert len(held) == 1
+    for wrong in ("high", "nan", "inf"):
+        (tmp_path / "bad.csv").write_text(f"text,label\nx,1\ny,{wrong}\n")
+        with pytest.raises(InputError, match="numbers"):
+            load_dataset(tmp_path / "bad.csv", problem=REGRESSION)
+
+
+def test_a_hub_data_set_with_several_labels_keeps_their_names(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    named = datasets.List(datasets.ClassLabel(names=["no", "yes", "perhaps"]))
+    features = datasets.Features({"text": datasets.Value("string"), "label": named})
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [[1, 0], []]}, features=features)
+    (tmp_path / "repo").mkdir()
+    rows.to_parquet(tmp_path / "repo" / "train.parquet")
+    found = data._from_hub(str(tmp_path / "repo"), "train", data.Columns("text", "label"))
+    assert found.names == ("no", "yes", "perhaps")
+    assert found.labels.tolist() == [[True, True, False], [False] * 3]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 from test_paper import small_model
 
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.errors import InputError
 from ade.evaluation import compare, evaluate, spread
 from ade.inference import Classifier

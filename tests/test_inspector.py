@@ -107,6 +107,18 @@ def test_weights_are_those_of_the_words_in_context():
         assert any(abs(use["in_context"] - use["weight"]) > 0.01 * abs(use["weight"]) for use in uses)
 
 
+def test_a_weight_of_nothing_stays_nothing():
+    made = inspector("gated")
+    embedding = made.classifier.model.ade.embedding
+    token = made.classifier.tokenizer.token_to_id("w3")
+    with torch.no_grad():
+        embedding.weights[embedding.offsets[token]] = 0
+    lightest = made.read(TEXT)["tokens"][0]["anchors"][-1]
+    assert lightest["weight"] == lightest["in_context"] == 0
+    (expected,) = inspect_in_context(made.classifier, ["w3"], TEXT)
+    assert expected.anchors[-1].in_context == 0
+
+
 @pytest.mark.parametrize(("attend", "sat"), [("tokens", True), ("anchors", True), ("gated", False)])
 def test_where_nothing_gates_the_weights_stay(attend, sat):
     reading = inspector(attend, sat=sat).read(TEXT)

@@ -22,12 +22,12 @@ from conftest import topic_texts
 from prometheus_client.parser import text_string_to_metric_families
 
 from ade import gathering, listening, serving
-from ade.answers import Answers, texts_of
 from ade.errors import InputError
 from ade.gathering import Gatherer
 from ade.inference import Classifier
 from ade.inspector import Inspector
 from ade.listening import Server, address_of, bound
+from ade.replies import Answers, texts_of
 from ade.runtime import Runtime
 from ade.serving import LOOKS, service
 from ade.settings import STRONG, Architecture, ServiceSettings

@@ -8,12 +8,13 @@ from safetensors import SafetensorError
 
 from ade import checkpoints, training
 from ade.checkpoints import BEST, DONE, LAST, METRICS
-from ade.data import Dataset
+from ade.dataset import Dataset
 from ade.errors import InputError
 from ade.evaluation import evaluate
+from ade.fitting import fitted, learning_rate
 from ade.inference import Classifier
 from ade.settings import PAPER, PRESETS, STRONG, Architecture
-from ade.training import fitted, learning_rate, train
+from ade.training import train
 
 QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, device="cpu")
 

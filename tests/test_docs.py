@@ -1,0 +1,48 @@
+"""The site builds without a warning, and every command it shows is one the command line knows, flag by flag."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHOWN = sorted(
+    {
+        (page.name, line.split("  #")[0].strip())
+        for page in PAGES
+        for block in re.findall(r"```\w*\n(.*?)```", page.read_text("utf8"), re.DOTALL)
+        for line in re.findall(r"^(?:.*\| )?(?:\.venv/bin/)?(ade [a-z].*)$", block, re.MULTILINE)
+    }
+)
+
+
+@pytest.mark.parametrize(("page", "line"), SHOWN)
+def test_a_command_that_is_shown_exists(page, line, ade):
+    words = line.split()
+    verb = words[1:3] if words[1] == "benchmark" else words[1:2]
+    status, out, err = ade(*verb, "--help")
+    assert status == 0, err
+    for flag in re.findall(r"(?<!\S)(--[a-z-]+)", line):
+        assert flag in out, f"{page}: '{line}' has {flag}, which 'ade {' '.join(verb)}' does not know"
+
+
+def test_the_site_builds_and_lists_every_verb(tmp_path):
+    made = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(made, capture_output=True, text=True, cwd=ROOT, env=quiet, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    commands = (tmp_path / "site" / "commands" / "index.html").read_text("utf8")
+    from typer.main import get_command
+
+    from ade.cli import app
+
+    for verb in get_command(app).commands:
+        assert f"ade {verb}" in commands
+    assert "def" in (tmp_path / "site" / "api" / "index.html").read_text("utf8")
+    for page in (tmp_path / "site").rglob("*.html"):
+        fetched = re.findall(r'(?:src|href)="(https?://[^"]+)"', page.read_text("utf8").split("<body")[0])
+        assert not [link for link in fetched if not link.endswith("/")], page

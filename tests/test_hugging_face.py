@@ -1,0 +1,218 @@
+"""At home in transformers: Trainer, pipelines, model cards; runs against the oldest release we support, too."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS, ragged_codebook, topic_texts
+from huggingface_hub import ModelCard, metadata_load
+from test_paper import lively, small_model
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
+
+from ade import cards
+from ade.configuration import AdeConfig
+from ade.distillation import distill
+from ade.errors import InputError
+from ade.inference import Classifier
+from ade.model import AdeForSequenceClassification, AdeForTokenClassification
+from ade.packing import Packing
+from ade.runtime import Runtime
+from ade.settings import STRONG, Architecture, DistillationSettings
+from ade.teachers import load_teacher
+from ade.training import train
+
+NAMES = tuple(sorted(WORDS))
+
+
+def arguments(folder, **more) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=16, learning_rate=1e-2, report_to=[], use_cpu=True,
+        disable_tqdm=True, logging_strategy="no", save_strategy="no", dataloader_pin_memory=False, **more,
+    )  # fmt: skip
+
+
+def loss_of(trainer: Trainer, rows: list) -> float:
+    return trainer.evaluate(rows)["eval_loss"]
+
+
+@pytest.fixture
+def folder(codebook, tmp_path):
+    """A fresh model folder, as `from_pretrained` takes it."""
+    model = AdeForSequenceClassification.from_codebook(codebook, NAMES, Architecture(heads=2))
+    Classifier(model, codebook.tokenizer).save(tmp_path / "fresh")
+    return tmp_path / "fresh"
+
+
+@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification", "regression"])
+def test_trainer_learns_and_saves(problem, folder, tmp_path):
+    labels = 1 if problem == "regression" else 3
+    # Another head than the folder's: transformers makes a fresh one.
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, num_labels=labels, problem_type=problem, ignore_mismatched_sizes=True
+    )
+    assert isinstance(model, AdeForSequenceClassification)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts, topics = topic_texts(320, 0)
+    answers = [NAMES.index(topic) for topic in topics]
+    shown = {
+        "single_label_classification": answers,
+        "multi_label_classification": np.eye(3, dtype=np.float32)[answers].tolist(),
+        "regression": [float(answer) for answer in answers],
+    }[problem]
+    rows = [{**tokenizer(text), "label": label} for text, label in zip(texts, shown, strict=True)]
+    trainer = Trainer(model, arguments(tmp_path / "run", max_steps=40), DataCollatorWithPadding(tokenizer), rows)
+    before = loss_of(trainer, rows[:64])
+    trainer.train()
+    assert loss_of(trainer, rows[:64]) < 0.7 * before
+    trainer.save_model(str(tmp_path / "tuned"))
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    runtime = Runtime.load(tmp_path / "tuned")
+    assert runtime.problem == problem
+    batch = tokenizer(texts[:8], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = model.eval()(batch["input_ids"], batch["attention_mask"]).logits
+    assert np.allclose(runtime.predict_scores(texts[:8]), logits.numpy(), atol=1e-4)
+
+
+def test_trainer_learns_tags(codebook, tmp_path):
+    model = AdeForTokenClassification.from_codebook(codebook, NAMES, Architecture(heads=2))
+    model.save_pretrained(tmp_path / "fresh")
+    Classifier(
+        AdeForSequenceClassification.from_codebook(codebook, NAMES, Architecture(heads=2)), codebook.tokenizer
+    ).save(tmp_path / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "fresh")
+    known = {word: NAMES.index(topic) for topic, words in WORDS.items() for word in words}
+    rows = []
+    for text in topic_texts(200, 0)[0]:
+        rows.append({**tokenizer(text), "labels": [known.get(word, -100) for word in text.split()]})
+    collate = DataCollatorForTokenClassification(tokenizer)
+    trainer = Trainer(model, arguments(tmp_path / "run", max_steps=30), collate, rows)
+    before = loss_of(trainer, rows)
+    trainer.train()
+    assert loss_of(trainer, rows) < 0.7 * before
+
+
+def test_pipelines(tmp_path):
+    classifier = Classifier(small_model(), ragged_codebook([1, 3, 2, 4, 1, 5]).tokenizer)
+    classifier.save(tmp_path / "model")
+    said = pipeline("text-classification", str(tmp_path / "model"))(["w0 w1", "w3"], batch_size=2)
+    assert [each["label"] for each in said] == classifier.predict(["w0 w1", "w3"])
+    assert [each["score"] for each in said] == pytest.approx(
+        classifier.predict_proba(["w0 w1", "w3"]).max(1).tolist(), abs=1e-5
+    )
+    vectors = pipeline("feature-extraction", str(tmp_path / "model"))("w0 w1 w2")
+    assert np.array(vectors).shape == (1, 3, 8)
+
+
+@pytest.mark.parametrize("attend", ["tokens", "gated", "anchors"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_auto_model_gives_a_vector_a_token(attend, packed, tmp_path):
+    book = ragged_codebook([1, 3, 2, 4, 1, 5])
+    if packed:
+        from dataclasses import replace
+
+        book = replace(book, packing=Packing())
+    made = AdeForSequenceClassification.from_codebook(book, "abc", Architecture(attend=attend, heads=2))
+    model = lively(made).eval().packed()
+    model.save_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(tmp_path).eval()
+    ids, mask = torch.tensor([[3, 1, 5, 2], [4, 0, 0, 0]]), torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
+    vectors = base(ids, mask).last_hidden_state
+    assert vectors.shape == (2, 4, 8)
+    if attend != "anchors":
+        assert torch.equal(vectors, model.ade.states(ids, mask.bool())[0])
+        return
+    states, there = model.ade.states(ids, mask.bool())
+    counts = torch.tensor([1, 3, 2, 4, 1, 5])[ids]
+    ends = counts[0].cumsum(0)
+    for i in range(4):  # a token is the mean of its own anchors
+        own = states[0, ends[i] - counts[0, i] : ends[i]]
+        torch.testing.assert_close(vectors[0, i], own.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(vectors[1, 0], states[1][there[1]].mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_folder_says_what_it_is(topics, tmp_path):
+    book = distill(load_teacher("wordllama"), DistillationSettings(anchors=16, pairs=2, rounds=1))
+    from dataclasses import replace
+
+    data = replace(topics, name="topics/of three")
+    settings = replace(STRONG, steps=20, device="cpu")
+    classifier = train(book, data, settings=settings, out=tmp_path / "model")
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
+        path.name for path in (tmp_path / "model").iterdir()
+    }
+    figures = {"accuracy": 0.91, "macro_f1": 0.9, "n": 100}
+    cards.record(tmp_path / "model", classifier.model.config, "test", figures)
+    card = ModelCard.load(tmp_path / "model" / "README.md")
+    assert card.data.license == "mit"
+    assert card.data.pipeline_tag == "text-classification"
+    assert {result.metric_type: result.metric_value for result in card.data.eval_results} == {
+        "accuracy": 0.91,
+        "f1": 0.9,
+    }
+    assert metadata_load(tmp_path / "model" / "README.md")["model-index"][0]["name"] == "ade-topics-of-three"
+    assert "datasets" not in card.data.to_dict()  # not a name the hub would know
+    nbytes = (tmp_path / "model" / "model.safetensors").stat().st_size
+    for said in ("wordllama", f"{nbytes:,} bytes", "sport", "| test | 0.91", "ade.Classifier.load"):
+        assert said in card.text
+    assert AutoConfig.from_pretrained(tmp_path / "model").about["test"] == figures
+    assert Classifier.load(tmp_path / "model").predict(["goal"]) == classifier.predict(["goal"])
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ("MIT License", {"license": "mit"}),
+        ("apache-2.0", {"license": "apache-2.0"}),
+        ("Apache License 2.0", {"license": "apache-2.0"}),
+        ("Apache Software License", {"license": "apache-2.0"}),
+        ("gemma", {"license": "gemma"}),
+        ("Some Own Terms", {"license": "other", "license_name": "some-own-terms"}),
+        ("", {}),
+        (None, {}),
+    ],
+)
+def test_licences_are_spelled_as_on_the_hub(stated, expected):
+    assert cards.licence(stated) == expected
+
+
+@pytest.mark.parametrize("about", [{}, {"teacher": "org/model", "data": "org/data", "license": "mit", "rows": 5}])
+def test_a_card_needs_nothing_but_a_config(about):
+    config = AdeConfig(id2label={0: "a", 1: "b"}, about=about, architectures=["AdeForSequenceClassification"])
+    found = ModelCard(cards.card(config, 1234))
+    assert found.data.library_name == "ade"
+    assert getattr(found.data, "base_model", None) == about.get("teacher")
+    assert found.data.to_dict().get("datasets") == ([about["data"]] if about else None)
+
+
+def test_a_name_that_is_nowhere_is_one_error(monkeypatch, tmp_path, ade):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for load in (Classifier.load, Runtime.load):
+        with pytest.raises(InputError, match="neither a model folder nor a reachable hub name"):
+            load("nobody/nothing-at-all")
+    status, out, err = ade("predict", "nobody/nothing-at-all")
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_config_with_nothing_new_reads_as_before(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("about", "class_weights", "problem_type"):
+        config.pop(name, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert (loaded.config.about, loaded.config.class_weights) == ({}, None)
