@@ -149,8 +149,8 @@ class _Body:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise Left
-        self._count += len(message.get("body", b""))
-        self._whole = not message.get("more_body", False)
+        self._count += len(message.setdefault("body", b""))
+        self._whole = not message.setdefault("more_body", False)
         if self._count > self._most:
             await self._too_large(not self._whole)
         return message

@@ -13,7 +13,7 @@ from ade.errors import InputError
 from ade.predictor import Predictor
 
 
-def texts_of(body: bytes, most: int, chars: int) -> list[str]:
+def texts_of(body: bytes | bytearray, most: int, chars: int) -> list[str]:
     """The texts of `{"texts": "one" | ["many", ...]}`; an `InputError` says what else was found."""
     try:
         given = json.loads(body.decode("utf8"))

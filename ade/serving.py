@@ -39,9 +39,13 @@ LOOKS = 8  # requests that may wait for a look inside
 class Straight(APIRoute):
     """A route whose function takes the request and gives the answer, with nothing in between."""
 
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        """The function itself."""
-        return self.endpoint
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.app = self._answered
+
+    async def _answered(self, scope: Any, receive: Any, send: Any) -> None:
+        answer = await self.endpoint(Request(scope, receive))
+        await answer(scope, receive, send)
 
 
 def service(
@@ -123,11 +127,18 @@ def _answer(body: bytes) -> Response:
 
 async def _texts(request: Request, most: int, chars: int) -> list[str]:
     """The texts of a request's body, or why they are not taken."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    kind = next((value for name, value in request.scope["headers"] if name == b"content-type"), b"")
+    if kind.partition(b";")[0].strip().lower() != b"application/json":
         raise Refused(415, "the body must be sent as application/json")
+    message = await request.receive()
+    body = message["body"]
+    if message["more_body"]:
+        body = bytearray(body)  # grows in place, however small the pieces are
+        while message["more_body"]:
+            message = await request.receive()
+            body += message["body"]
     try:
-        return texts_of(await request.body(), most, chars)
+        return texts_of(body, most, chars)
     except InputError as error:
         raise Refused(422, str(error)) from None
 
