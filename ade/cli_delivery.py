@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ade import display
+from ade.answers import TAGGER
+from ade.errors import InputError
 from ade.options import Json, Model, Overwrite, Seed, flags_of, pick, show
 from ade.settings import ServiceSettings
 
@@ -46,6 +48,7 @@ def serve(
     **settings: Any,
 ) -> None:
     """Predict and look inside over HTTP, until Ctrl-C; --json prints the address as an object once it is ready."""
+    from ade.folders import kind_of
     from ade.listening import address_of, bound
     from ade.listening import serve as answer
     from ade.runtime import Runtime
@@ -63,6 +66,8 @@ def serve(
             print(json.dumps({"model": str(model), "address": address}), flush=True)
 
     chosen = ServiceSettings(**pick(ServiceSettings, settings))
+    if kind_of(model) == TAGGER:
+        raise InputError(f"{model}: a tagger, and only models that answer for a whole text are served")
     if access_log:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with bound(host, port) as listening:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from conftest import topic_texts
 from prometheus_client.parser import text_string_to_metric_families
 
 from ade import gathering, listening, serving
+from ade.answers import TAGGER
 from ade.errors import InputError
 from ade.gathering import Gatherer
 from ade.inference import Classifier
@@ -670,8 +672,12 @@ def test_the_verb_says_what_is_wrong_in_a_line(ade, folder, tmp_path):
         status, _, errors = ade("serve", folder, "--port", port)
         assert (status, errors.count("\n")) == (2, 1)
         assert f"cannot listen at 127.0.0.1, port {port}: Address already in use" in errors
+    shutil.copytree(folder, tmp_path / "tagger")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "tagger" / "config.json").write_text(json.dumps({**config, "architectures": [TAGGER]}))
     for words, says in (
         ((tmp_path, "--port", "0"), "not a model folder"),
+        ((tmp_path / "tagger", "--port", "0"), "a tagger"),
         ((folder, "--host", "nowhere.invalid"), "cannot listen at nowhere.invalid"),
         ((folder, "--port", "70000"), "65535"),
         ((folder, "--batch", "0"), "batch must be at least 1, not 0"),
