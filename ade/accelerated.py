@@ -45,6 +45,7 @@ class Accelerated:
     def __init__(self, projection: Projection, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.labels = device, projection.labels
         expanded, gated = projection.attend == "anchors", projection.attend == "gated"
+        self.mean, self.scale = projection.mean, projection.scale
         self.most = projection.most if expanded else 1  # elements a token
         pairs = self._pairs(projection)
         rows = self._kept(projection.anchor_rows) if expanded else self._types(projection, pairs, dtype)
@@ -124,7 +125,7 @@ class Accelerated:
             ids, mask = texts.padded(rows, length)
             found = self.scores(ids.int(), mask.sum(1, dtype=torch.int32))
             scores[torch.from_numpy(rows[:count]).to(self.device)] = found[:count]
-        return scores.cpu().numpy()
+        return scores.cpu().numpy() * np.float32(self.scale) + np.float32(self.mean)
 
     def scores(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Class scores (B, C) of a batch (B, L) int32 on the device, of which each text has (B,) int32."""

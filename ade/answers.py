@@ -1,5 +1,6 @@
 """What a model may answer: one label, any number of them, a number, or a tag for every word."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -20,6 +21,11 @@ class Tagged(NamedTuple):
 
     words: list[str]
     tags: list[str]
+
+
+def scale_of(problem: str | None, scale: Sequence[float] | None) -> tuple[float, float]:
+    """Mean and deviation of the numbers a model predicts; nothing to change where it predicts none."""
+    return (float(scale[0]), float(scale[1])) if scale and problem == REGRESSION else (0.0, 1.0)
 
 
 def problem_of(stated: str | None, labels: int) -> str:

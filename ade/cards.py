@@ -9,6 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ade.answers import MULTI, REGRESSION, TAGGER, problem_of
 from ade.configuration import AdeConfig
+from ade.teachers import CONTEXTUAL
 
 CARD = "README.md"
 LICENCES = {  # as the hub spells them
@@ -41,7 +42,7 @@ def card(config: AdeConfig, nbytes: int) -> str:
     """The card: the metadata the hub reads, then what a person reads."""
     about = config.about
     data = about.get("data") or "unnamed"
-    text = f"---\n{metadata(config).to_yaml()}\n---\n\n# A small classifier: {data}\n\n{_what(config, nbytes)}\n"
+    text = f"---\n{metadata(config).to_yaml()}\n---\n\n# ADE on {data}\n\n{_what(config, nbytes)}\n"
     figures = {split: about[split] for split in ("dev", "test") if about.get(split)}
     if figures:
         text += "\n## Figures\n\n| split | " + " | ".join(name for name in _names(figures)) + " |\n"
@@ -57,9 +58,9 @@ def metadata(config: AdeConfig) -> ModelCardData:
     data = str(about.get("data") or "")
     fields: dict[str, Any] = {"library_name": "ade", "pipeline_tag": task(config), "tags": ["ade", "transformers"]}
     fields |= licence(about.get("license"))
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", teacher):
-        fields["base_model"] = teacher
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", data):
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", teacher.removesuffix(CONTEXTUAL)):
+        fields["base_model"] = teacher.removesuffix(CONTEXTUAL)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", data):  # a name on the hub; files and folders are called by one word
         fields["datasets"] = [data]
     test = about.get("test") or {}
     known = {METRICS[name]: value for name, value in reversed(test.items()) if name in METRICS and value is not None}
@@ -80,7 +81,7 @@ def task(config: AdeConfig) -> str:
 
 def licence(stated: str | None) -> dict[str, str]:
     """A licence as the hub spells it; nothing where none is known."""
-    if not stated:
+    if not stated or not stated.strip():
         return {}
     plain = re.sub(r"[\s_]+", "-", re.sub(r"\s*licen[cs]e.*", "", stated.strip().splitlines()[0].lower()))
     plain = re.sub(r"^(the-)?apache(-software)?,?(-version)?(-2(\.0)?)?$", "apache-2.0", plain)
@@ -90,7 +91,7 @@ def licence(stated: str | None) -> dict[str, str]:
 
 
 def _what(config: AdeConfig, nbytes: int) -> str:
-    about, labels = config.about, [config.id2label[i] for i in range(config.num_labels)]
+    about, labels = config.about, [config.id2label.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
     kind = problem_of(config.problem_type, config.num_labels)
     answer = {
         MULTI: f"any of {len(labels)} labels for a text",

@@ -24,6 +24,7 @@ from ade.errors import InputError, first_line
 EMBEDDED = "wordnet"
 READERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 BETWEEN = "|"  # between the labels of a text with several, in a column of strings
+TAGGED = (".conll", ".bio", ".iob", ".iob2")  # read by tagged.py
 SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 IN_MEMORY = 1 << 30  # files up to this many bytes are read at once, larger ones memory-mapped
 
@@ -60,11 +61,13 @@ def _loaded(source: str | Path, split: str, columns: Columns) -> Dataset:
     if path.is_dir():
         path = _split_file(path, split)
     if not path.is_file():
-        if path.suffix in READERS or not _looks_like_hub_name(str(source)):
+        if path.suffix in READERS or path.suffix in TAGGED or not _looks_like_hub_name(str(source)):
             raise InputError(f"{source}: no such file or folder")
         return _from_hub(str(source), split, columns)
     if path.suffix not in READERS:
-        raise InputError(f"{path}: unknown kind of file; readable are {', '.join(READERS)}")
+        raise InputError(
+            f"{path}: unknown kind of file; readable are {', '.join(READERS)}, with tags {', '.join(TAGGED)}"
+        )
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
     if path.suffix in (".csv", ".tsv") and columns.problem in (None, SINGLE) and _is_classic(path, columns.label):
@@ -201,11 +204,11 @@ def _from_table(table: pa.Table, source: Path | str, columns: Columns) -> Datase
     column = table.column(columns.label)
     if column.null_count:
         raise InputError(f"{source}: {column.null_count} rows have no label")
-    listed = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    listed = any(kind(column.type) for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+    if pa.types.is_nested(column.type) and not (listed and columns.problem in (None, MULTI)):
+        raise InputError(f"{source}: column '{columns.label}' holds {column.type}, expected plain values")
     if columns.problem == MULTI or (listed and columns.problem is None):
         return Dataset(texts, *_several(column, listed, source))
-    if pa.types.is_nested(column.type):
-        raise InputError(f"{source}: column '{columns.label}' holds {column.type}, expected plain values")
     if columns.problem == REGRESSION:
         return Dataset(texts, _numbers(column, source, columns.label), ("value",))
     encoded = _chunked(column.cast(pa.large_string())).combine_chunks().dictionary_encode()
@@ -217,13 +220,19 @@ def _from_table(table: pa.Table, source: Path | str, columns: Columns) -> Datase
 
 
 def _sorted_names(found: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(found, key=lambda name: (int(name), "") if name.lstrip("-").isdigit() else (0, name)))
+    def place(name: str) -> tuple[int, str]:
+        try:
+            return int(name), ""
+        except ValueError:
+            return 0, name
+
+    return tuple(sorted(found, key=place))
 
 
 def _several(column: pa.ChunkedArray, listed: bool, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Which classes each row has, (n, C), and their names."""
     if listed:
-        rows = [[str(name) for name in row] for row in column.to_pylist()]
+        rows = [[str(name) for name in row if name is not None] for row in column.to_pylist()]
     else:
         texts = column.cast(pa.large_string()).to_pylist()
         rows = [[name.strip() for name in text.split(BETWEEN) if name.strip()] for text in texts]
@@ -240,7 +249,7 @@ def _several(column: pa.ChunkedArray, listed: bool, source: Path | str) -> tuple
 def _numbers(column: pa.ChunkedArray, source: Path | str, name: str) -> np.ndarray:
     try:
         numbers = column.cast(pa.float64()).to_numpy().astype(np.float32)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(f"{source}: column '{name}' does not hold numbers ({first_line(error)})") from None
     if not np.isfinite(numbers).all():
         raise InputError(f"{source}: column '{name}' holds numbers that are not finite")

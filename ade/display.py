@@ -136,7 +136,7 @@ def _figure(name: str, value: float | None) -> str:
 def evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
     """Figures; of single labels the confusion matrix, or the commonest confusions where it would not fit."""
     figures = result.as_dict()
-    table = _table(*(_named(name) if name != "n" else "texts" for name in figures))
+    table = _table(*("texts" if name == "n" else _named(name) for name in figures))
     table.add_row(*(_figure(name, value) for name, value in figures.items()))
     to.print(table)
     if "confusion" in vars(result):

@@ -15,7 +15,7 @@ from ade.errors import InputError
 from ade.inference import quiet
 from ade.progress import Report, silent
 from ade.pursuit import resolve_device
-from ade.teachers import Teacher, check_table, fit_rows
+from ade.teachers import CONTEXTUAL, Teacher, check_table, fit_rows, licence_of
 
 BATCH = 1024
 
@@ -52,7 +52,7 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
     table -= table.mean(0)  # what all outputs share says nothing about any of them
     path = Path(source)
     name = path.resolve().name if path.exists() else source
-    return Teacher(f"{name}, contextual", fit_rows(table, tokenizer), tokenizer)
+    return Teacher(f"{name}{CONTEXTUAL}", fit_rows(table, tokenizer), tokenizer, licence_of(path))
 
 
 def _around(tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:

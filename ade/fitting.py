@@ -18,6 +18,8 @@ Rows = TypeVar("Rows", Dataset, TaggedDataset)
 
 def check_answers(data: Dataset | TaggedDataset) -> None:
     """Refuse data that leaves nothing to learn."""
+    if len(data) == 0:
+        raise InputError("there is nothing to learn from: the data has no rows")
     if data.problem == REGRESSION:
         assert isinstance(data, Dataset)
         if len(data) < 2 or np.ptp(data.labels) == 0:
@@ -78,8 +80,10 @@ def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
 
 def class_weights(data: Dataset | TaggedDataset, settings: TrainingSettings) -> list[float] | None:
     """How much each class counts, so that all count alike; several labels: a mark against all that are missing."""
-    if settings.class_weights == "none" or data.problem == REGRESSION:
+    if settings.class_weights == "none":
         return None
+    if data.problem == REGRESSION:
+        raise InputError("class weights are for classes; numbers have none")
     if data.problem == MULTI:
         assert isinstance(data, Dataset)
         marks = data.labels.sum(0)

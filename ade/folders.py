@@ -83,6 +83,8 @@ def kind_of(source: str | Path) -> str:
     """The class a model folder was saved as; nothing where the folder does not say."""
     try:
         known = json.loads((model_folder(source) / MARKER).read_text("utf8")).get("architectures")
+    except InputError:
+        raise
     except (OSError, ValueError, AttributeError):
         return ""
     return str(known[0]) if isinstance(known, list) and known else ""

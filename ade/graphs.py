@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ade import packing
-from ade.answers import MULTI, REGRESSION
+from ade.answers import MULTI, REGRESSION, scale_of
 from ade.errors import InputError
 from ade.packing import Shape
 from ade.projection import EPSILON, INSIDE
@@ -95,7 +95,12 @@ def graph_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray], problem
     states, mask = _states(g, config, layers, pairs, shape, mask)  # (B, T, d), (B, T)
     share = _listening(g, config, layers, states, mask)  # (B, 1, T)
     pooled = g.Squeeze(g.MatMul(share, states), [1])  # (B, d)
-    logits = layers.linear("classifier", pooled, name="logits")  # (B, C)
+    mean, scale = scale_of(problem, config.get("scale"))
+    if (mean, scale) == (0, 1):
+        logits = layers.linear("classifier", pooled, name="logits")  # (B, C)
+    else:
+        wide = g.Mul(layers.linear("classifier", pooled), np.array(scale, np.float32))
+        logits = g.Add(wide, np.array(mean, np.float32), name="logits")
     outputs: dict[str, list[str | int]] = {"logits": ["batch", len(state["classifier.bias"])]}
     if problem != REGRESSION:
         kind = g.Sigmoid if problem == MULTI else partial(g.Softmax, axis=-1)

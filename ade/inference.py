@@ -14,12 +14,12 @@ from transformers.utils import logging as transformers_logging
 
 from ade import kernels
 from ade.accelerated import Accelerated
-from ade.answers import problem_of
+from ade.answers import TAGGER, problem_of
 from ade.batching import Encoded, sorted_batches
 from ade.cards import write_card
 from ade.embedding import PackedEmbedding
 from ade.errors import InputError
-from ade.folders import MARKER, check_free, model_folder, new_folder
+from ade.folders import MARKER, check_free, kind_of, model_folder, new_folder
 from ade.model import AdeForSequenceClassification, AdePreTrainedModel
 from ade.predictor import Predictor, read_tokenizer, reading_model
 from ade.projection import Projection
@@ -57,7 +57,7 @@ class Classifier(Predictor):
     def names(self) -> tuple[str, ...]:
         """The labels, in the order of the probabilities."""
         labels = self.model.config.id2label
-        return tuple(labels[i] for i in range(len(labels)))
+        return tuple(labels.get(i, f"LABEL_{i}") for i in range(self.model.config.num_labels))
 
     @property
     def problem(self) -> str:
@@ -123,12 +123,12 @@ def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -
 def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind, Tokenizer]:
     """The model of a folder, and its tokenizer; whatever is damaged or of another kind is one clear error."""
     path = model_folder(source)
+    if kind_of(path) == TAGGER != kind.__name__:
+        raise InputError(f"{path}: a tagger, which answers for every word; a classifier of texts is needed here")
     with reading_model(path), quiet():
         model, found = kind.from_pretrained(path, use_safetensors=True, output_loading_info=True)
     if model.config.model_type != "ade" or any(found.values()):
-        made = (model.config.architectures or ["nothing known"])[0]
-        other = f" (it was saved as {made})" if made != kind.__name__ else ""
-        raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes{other}")
+        raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
     with reading_model(path):
         if isinstance(model.base_model.embedding, PackedEmbedding):
             model.base_model.embedding.starts()  # what is damaged is refused now

@@ -23,10 +23,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 
-from ade.answers import MULTI, REGRESSION, SINGLE
+from ade.answers import MULTI, REGRESSION, SINGLE, scale_of
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
-from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, linear
+from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, PackedLinear, linear
 from ade.packing import Packing, check, pack, pack_layer
 from ade.settings import Architecture
 
@@ -85,7 +85,8 @@ class AdePreTrainedModel(PreTrainedModel):
 
     config_class = AdeConfig
     base_model_prefix = "ade"
-    _weights: Tensor | None = None
+    accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it where it accumulates
+    _weights: tuple[Any, Tensor] | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything stored, for numpy: what is packed as it is, the rest in float32."""
@@ -149,12 +150,18 @@ class AdePreTrainedModel(PreTrainedModel):
         return made.to(self.device).eval()
 
     def _class_weights(self, like: Tensor) -> Tensor | None:
-        """How much each class counts in the loss, on the device; made once, as no recorded step could make it."""
-        if self.config.class_weights is None:
+        """How much each class counts in the loss, on the device; kept, since no recorded step could make it.
+
+        Weights of other classes than the model has, as under a new head, say nothing.
+        """
+        given = self.config.class_weights
+        if given is None or len(given) != like.shape[-1]:
             return None
-        if self._weights is None or self._weights.device != like.device:
-            self._weights = torch.tensor(self.config.class_weights, device=like.device, dtype=like.dtype)
-        return self._weights
+        wanted = (tuple(given), like.device, like.dtype)
+        if self._weights is None or self._weights[0] != wanted:
+            with torch.inference_mode(False):
+                self._weights = (wanted, torch.tensor(given, device=like.device, dtype=like.dtype))
+        return self._weights[1]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -163,6 +170,9 @@ class AdePreTrainedModel(PreTrainedModel):
                 nn.init.xavier_uniform_(module.weight)
             if module.bias is not None and not getattr(module.bias, "_is_hf_initialized", False):
                 nn.init.zeros_(module.bias)
+        elif isinstance(module, PackedLinear) and not getattr(module.bias, "_is_hf_initialized", False):
+            for tensor in (*module.buffers(), *module.parameters()):  # a head of another size starts with nothing
+                nn.init.zeros_(tensor)
         elif isinstance(module, nn.LayerNorm) and not getattr(module.weight, "_is_hf_initialized", False):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
@@ -306,6 +316,9 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         """Class logits, and the loss where labels are given: classes (B,), probabilities (B, C), numbers (B,)."""
         states, mask = self.ade.states(input_ids, real(input_ids, attention_mask))  # (B, T, d), (B, T)
         logits = self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
+        mean, deviation = scale_of(self.config.problem_type, self.config.scale)
+        if (mean, deviation) != (0, 1):
+            logits = logits.float() * deviation + mean
         loss = None if labels is None else self._loss(logits.float(), labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
@@ -351,8 +364,12 @@ class AdeForTokenClassification(AdePreTrainedModel):
         logits = self.classifier(self.dropout(self.ade.token_states(input_ids, real(input_ids, attention_mask))))
         if labels is None:
             return TokenClassifierOutput(logits=logits)
-        flat = logits.float().flatten(0, 1)  # (B L, C)
-        loss = F.cross_entropy(flat, labels.flatten(), self._class_weights(flat))
+        flat, wanted = logits.float().flatten(0, 1), labels.flatten()  # (B L, C), (B L,)
+        weight = self._class_weights(flat)
+        total = F.cross_entropy(flat, wanted, weight, reduction="sum")
+        known = wanted >= 0
+        counted = known.sum() if weight is None else (weight[wanted.clamp(min=0)] * known).sum()
+        loss = total / counted.clamp(min=1e-6)  # nothing, not NaN, where no token has a label
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 

@@ -47,7 +47,7 @@ class Predictor(ABC):
         if self.problem == SINGLE:
             return [names[i] for i in scores.argmax(1)]
         if self.problem == MULTI:
-            return [[names[i] for i in np.flatnonzero(row)] for row in scores >= np.log(LIKELY / (1 - LIKELY))]
+            return [[names[i] for i in np.flatnonzero(row)] for row in self._likely(scores)]
         return scores[:, 0].tolist()
 
     def predict_proba(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -72,10 +72,14 @@ class Predictor(ABC):
             best = scores.argmax(1)
             sure = chances[np.arange(len(best)), best].tolist()
             return [Prediction(names[i], p) for i, p in zip(best, sure, strict=True)]
-        likely = [np.flatnonzero(row) for row in chances >= LIKELY]
+        likely = [np.flatnonzero(row) for row in self._likely(scores)]
         return [
             Prediction([names[i] for i in own], row[own].tolist()) for own, row in zip(likely, chances, strict=True)
         ]
+
+    def _likely(self, scores: np.ndarray) -> np.ndarray:
+        """Which of several labels are given: those of probability `LIKELY` or more."""
+        return scores >= np.log(LIKELY / (1 - LIKELY))
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         if self.problem == REGRESSION:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ade import packing
+from ade.answers import scale_of
 from ade.errors import InputError
 from ade.pairs import PackedPairs, PlainPairs
 
@@ -53,6 +54,7 @@ class Projection:
         self.dim, self.heads = self.anchors.shape[1], int(config["num_attention_heads"])
         self.labels, self.most = len(state["classifier.bias"]), self.pairs.most
         self.longest = int(config["max_tokens"])
+        self.mean, self.scale = scale_of(config.get("problem_type"), config.get("scale"))
         if self.dim % self.heads:
             raise InputError(f"dimension {self.dim} is not divisible by {self.heads} heads")
         centred = self.anchors - self.anchors.mean(1, keepdims=True)
@@ -156,7 +158,7 @@ class Projection:
     def logits(self, ids: np.ndarray, offsets: np.ndarray, pool: ThreadPoolExecutor | None = None) -> np.ndarray:
         """Class scores (n, C) of texts kept end to end: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
         with self.lock:
-            return self._logits(ids, offsets, pool)
+            return self._logits(ids, offsets, pool) * np.float32(self.scale) + np.float32(self.mean)
 
     def unlock(self) -> None:
         """Take a new lock: after a fork nobody may be left to give the old one back."""

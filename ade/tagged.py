@@ -4,6 +4,7 @@ A line holds a word and, in its last column, the word's tag; an empty line ends 
 tokenizer as running text, so that a tagger sees tokens as every other model does; a word's tag is its first token's.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,11 @@ from tokenizers import Tokenizer
 
 from ade.answers import SINGLE
 from ade.batching import Encoded
-from ade.data import SPLITS
+from ade.data import SPLITS, TAGGED
 from ade.errors import InputError
 from ade.predictor import CHUNK
 from ade.progress import Report, silent
 
-SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 UNLABELLED = -100  # the label of a token that has none, as PyTorch's losses know it
 
 
@@ -61,7 +61,7 @@ class TaggedDataset:
 def is_tagged(source: str | Path, split: str = "train") -> bool:
     """Whether a source is a CoNLL-style file, or a folder that has one for this split."""
     path = Path(source)
-    return path.suffix in SUFFIXES if path.is_file() else bool(_files(path, split))
+    return path.suffix in TAGGED if path.is_file() else bool(_files(path, split))
 
 
 def load_tagged(source: str | Path, split: str = "train") -> TaggedDataset:
@@ -69,10 +69,12 @@ def load_tagged(source: str | Path, split: str = "train") -> TaggedDataset:
     path = Path(source)
     if path.is_dir():
         if not _files(path, split):
-            raise InputError(f"{path}: has no {split} file ({', '.join(split + suffix for suffix in SUFFIXES)})")
+            raise InputError(f"{path}: has no {split} file ({', '.join(split + suffix for suffix in TAGGED)})")
         path = _files(path, split)[0]
     if not path.is_file():
         raise InputError(f"{source}: no such file or folder")
+    if path.suffix not in TAGGED:
+        raise InputError(f"{path}: words with tags come in files called {', '.join(TAGGED)}; rename it if it is one")
     rows = list(_read(path))
     if not rows:
         raise InputError(f"{path}: has no sentence")
@@ -84,27 +86,41 @@ def load_tagged(source: str | Path, split: str = "train") -> TaggedDataset:
 
 
 def _files(folder: Path, split: str) -> list[Path]:
-    names = [stem + suffix for stem in SPLITS.get(split, (split,)) for suffix in SUFFIXES]
+    names = [stem + suffix for stem in SPLITS.get(split, (split,)) for suffix in TAGGED]
     return [folder / name for name in names if (folder / name).is_file()]
 
 
 def _read(path: Path) -> Iterator[list[tuple[str, str]]]:
-    sentence: list[tuple[str, str]] = []
     try:
-        for number, line in enumerate(path.read_text("utf8").split("\n"), 1):
-            fields = line.split()
-            if not fields or fields[0] == "-DOCSTART-":
-                if sentence:
-                    yield sentence
-                sentence = []
-            elif len(fields) > 1:
-                sentence.append((fields[0], fields[-1]))
-            elif not line.startswith("#"):
-                raise InputError(f"{path}, line {number}: a word without a tag; write both, with a space between")
+        lines = [line.strip() for line in path.read_text("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
+    usual = Counter(_form(line) for line in lines if line and not line.startswith("#")).most_common(1)
+    sentence: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, 1):
+        fields = _fields(line)
+        if not fields or fields[0] == "-DOCSTART-":
+            if sentence:
+                yield sentence
+            sentence = []
+        elif line.startswith("#") and not sentence and usual and _form(line) != usual[0][0]:
+            continue  # a comment before a sentence: it has not the columns of a word
+        elif len(fields) < 2:
+            raise InputError(f"{path}, line {number}: a word without a tag; write both, with a space or a tab between")
+        else:
+            sentence.append((fields[0], fields[-1]))
     if sentence:
         yield sentence
+
+
+def _fields(line: str) -> list[str]:
+    """The columns of a line: between tabs where it has any, else between spaces."""
+    return [part.strip() for part in line.split("\t") if part.strip()] if "\t" in line else line.split()
+
+
+def _form(line: str) -> tuple[bool, int]:
+    """How a line is laid out: whether by tabs, and in how many columns."""
+    return "\t" in line, len(_fields(line))
 
 
 def encode_sentences(

@@ -36,12 +36,13 @@ class Tagger:
     def names(self) -> tuple[str, ...]:
         """The tags, in the order of the scores."""
         labels = self.model.config.id2label
-        return tuple(labels[i] for i in range(len(labels)))
+        return tuple(labels.get(i, f"LABEL_{i}") for i in range(self.model.config.num_labels))
 
     def predict(self, sentences: Sequence[str | Sequence[str]]) -> list[list[str]]:
         """The tag of each word of each sentence: words as they are given, or as a string has spaces between them.
 
-        Words the model does not see (past its longest text, or none of the tokenizer's) are outside of everything.
+        Words the model does not see (past its longest text, or none of the tokenizer's) are outside of everything: `O`,
+        or the first tag where there is no `O`.
         """
         names = self.names
         return [[names[tag] for tag in tags] for tags in self.tags(sentences)]
@@ -109,7 +110,7 @@ class TagEvaluation:
     f1: float
     precision: float
     recall: float
-    n: int  # words
+    words: int
     spans: int
     best_by: ClassVar[str] = "f1"
 
@@ -137,7 +138,7 @@ def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], n
         f1=2 * hits / max(1, len(real) + len(given)),
         precision=hits / max(1, len(given)),
         recall=hits / max(1, len(real)),
-        n=words,
+        words=words,
         spans=len(real),
     )
 

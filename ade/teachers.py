@@ -23,6 +23,7 @@ from ade.errors import InputError
 from ade.predictor import read_tokenizer
 
 DEFAULT_TEACHER = "wordllama"
+CONTEXTUAL = ", contextual"  # after the name of a teacher whose whole encoder was asked
 TEXT_VECTORS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
 
@@ -59,19 +60,19 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
         table, tokenizer = read_text_vectors(path)
     elif path.is_dir():
         table, tokenizer = _read_folder(path)
-        terms = _licence(path)
+        terms = licence_of(path)
     elif str(source) == DEFAULT_TEACHER:
         table, tokenizer = _read_wordllama()
-        terms = metadata("wordllama")["License"].splitlines()[0]
+        terms = (metadata("wordllama")["License"] or "").partition("\n")[0] or None
     else:
         folder = _download(str(source))
         table, tokenizer = _read_folder(folder)
-        terms = _licence(folder)
+        terms = licence_of(folder)
     name = path.resolve().name if path.exists() else str(source)
     return Teacher(name, check_table(fit_rows(table, tokenizer), source), tokenizer, terms)
 
 
-def _licence(folder: Path) -> str | None:
+def licence_of(folder: Path) -> str | None:
     """The licence a model's card states, where it has one."""
     from huggingface_hub import metadata_load
 

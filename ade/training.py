@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from accelerate.state import AcceleratorState
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from ade.adapting import Adapter, settled
 from ade.answers import MULTI, REGRESSION
@@ -61,6 +61,7 @@ class _Run:
     kept: float = -math.inf  # the same of the weights that are kept
     stale: int = 0  # looks at dev since they were
     kept_weights: dict[str, Tensor] = field(default_factory=dict)
+    kept_figures: dict[str, Any] = field(default_factory=dict)  # all of them, where the look was in this process
 
 
 @overload
@@ -105,6 +106,7 @@ def train(
         if isinstance(data, Dataset) and data.targets is not None:
             raise InputError("taught rows need a dev split held back before they were taught: give one")
         data, dev = held_back(data, settings.seed)  # type: ignore[type-var]
+        check_answers(data)  # what is left may be all alike
     if data.problem != dev.problem or type(data) is not type(dev):
         raise InputError(f"the training rows are for {data.problem}, the dev rows for {dev.problem}")
     architecture = architecture or Architecture()
@@ -123,7 +125,6 @@ def train(
     _restore(run, folder)
     _loop(run, folder if run.accelerator.is_main_process else None, report)
     if run.accelerator.is_main_process:
-        run.predictor.model.config.about["dev"] = {run.figure: run.kept, "n": len(run.dev)}
         folder.finish(run.predictor, {f"dev_{run.figure}": run.kept, "steps": run.step})
     run.accelerator.wait_for_everyone()
     return run.predictor
@@ -238,7 +239,8 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
         look = run.step % every == 0 or run.step == run.total
         if run.step % 20 == 0 or look:
             loss, hits = (sums / seen).tolist()
-            figures |= {"loss": loss, "accuracy": hits, "rate": seen / (time.perf_counter() - began)}
+            figures |= {"loss": loss, "rate": seen / (time.perf_counter() - began)}
+            figures |= {} if run.stepper.problem == REGRESSION else {"accuracy": hits}
             report("train", run.step, run.total, figures)
         if look and run.adapter is not None and 2 * run.step <= run.total:
             _move(run, run.adapter)
@@ -249,20 +251,15 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
                 progress = {"step": run.step, "best": run.best, "kept": run.kept, "stale": run.stale}
                 folder.save(progress, _state(run), run.kept_weights if run.stale == 0 else None)
             seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
+    if not run.kept_weights:
+        raise InputError(f"no look at the dev split gave a {run.figure} that is a number; try a lower learning rate")
     model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
     model = model if run.adapter is None else settled(model)
     if run.stepper.problem == REGRESSION:
-        assert isinstance(model.classifier, nn.Linear)
-        _unscaled(model.classifier, *run.scale)
+        model.config.scale = list(run.scale)
+    model.config.about["dev"] = run.kept_figures or {run.figure: run.kept}
     run.predictor = type(run.predictor)(model.packed(), run.predictor.tokenizer)
-
-
-@torch.no_grad()
-def _unscaled(layer: nn.Linear, mean: float, deviation: float) -> None:
-    """Numbers as they came: what was learned of mean 0 and deviation 1, in the last layer."""
-    layer.weight.mul_(deviation)
-    layer.bias.mul_(deviation).add_(mean)
 
 
 def _move(run: _Run, adapter: Adapter) -> None:
@@ -286,11 +283,12 @@ def _look(run: _Run) -> float:
     A few rows more or less on a small split say nothing, and the rate falls towards 0, so of looks within one
     standard error of the best the last is the one to keep.
     """
-    figure = float(getattr(_judged(run), run.figure))
+    found = _judged(run).as_dict()
+    figure = float(found[run.figure])
     run.best = max(run.best, figure)
     run.stale += 1
     if figure >= run.best - (max(0.0, run.best * (1 - run.best)) / len(run.dev)) ** 0.5:
-        run.stale, run.kept = 0, figure
+        run.stale, run.kept, run.kept_figures = 0, figure, found
         run.kept_weights = {name: p.detach().clone() for name, p in (*_trained(run), *_moved(run))}
     return figure
 
@@ -340,6 +338,8 @@ def _identity(run: _Run, codebook: Codebook, architecture: Architecture) -> dict
         run.stepper.texts.ids.cpu().numpy(),
         (labels.ids if isinstance(labels, Encoded) else labels).cpu().numpy(),
         run.dev_texts.ids.cpu().numpy(),
+        np.array([name.encode() for name in run.dev.names]),
+        np.array(["\n".join(words).encode() for words in getattr(run.dev, "sentences", ())]),
         run.dev.labels if isinstance(run.dev, Dataset) else np.concatenate(run.dev.tags),
     ):
         digest.update(np.ascontiguousarray(array).tobytes())

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
 
 from ade import data
@@ -199,3 +200,25 @@ def test_a_hub_data_set_with_several_labels_keeps_their_names(tmp_path, monkeypa
     found = data._from_hub(str(tmp_path / "repo"), "train", data.Columns("text", "label"))
     assert found.names == ("no", "yes", "perhaps")
     assert found.labels.tolist() == [[True, True, False], [False] * 3]
+
+
+def test_odd_labels_are_one_error_or_none(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "label": ["a", null]}\n{"text": "y", "label": ["b"]}\n')
+    assert load_dataset(tmp_path / "a.jsonl").names == ("a", "b")
+    (tmp_path / "b.csv").write_text("text,label\nx,\u00b2\ny,--1\nz,10\nw,9\n")
+    assert set(load_dataset(tmp_path / "b.csv").names) == {"\u00b2", "--1", "10", "9"}
+    table = pa.table({"text": ["x"], "label": pa.array([{"a": 1}])})
+    pq.write_table(table, tmp_path / "c.parquet")
+    for problem in (None, SINGLE, MULTI, REGRESSION):
+        with pytest.raises(InputError, match="expected plain values"):
+            load_dataset(tmp_path / "c.parquet", problem=problem)
+    pq.write_table(
+        pa.table({"text": ["x", "y"], "label": pa.array([["a", "b"], ["b", "c"]], pa.list_(pa.string(), 2))}),
+        tmp_path / "d.parquet",
+    )
+    assert load_dataset(tmp_path / "d.parquet").names == ("a", "b", "c")
+    pq.write_table(pa.table({"text": ["x"], "label": pa.array([0], pa.timestamp("s"))}), tmp_path / "e.parquet")
+    with pytest.raises(InputError, match="does not hold numbers"):
+        load_dataset(tmp_path / "e.parquet", problem=REGRESSION)
+    with pytest.raises(InputError, match="no such file"):
+        load_dataset("data/trian.conll")

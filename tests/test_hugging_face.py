@@ -1,6 +1,7 @@
 """At home in transformers: Trainer, pipelines, model cards; runs against the oldest release we support, too."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,11 +37,15 @@ from ade.training import train
 NAMES = tuple(sorted(WORDS))
 
 
-def arguments(folder, **more) -> TrainingArguments:
+def plain_arguments(folder, **more) -> TrainingArguments:
     return TrainingArguments(
-        output_dir=str(folder), per_device_train_batch_size=16, learning_rate=1e-2, report_to=[], use_cpu=True,
-        disable_tqdm=True, logging_strategy="no", save_strategy="no", dataloader_pin_memory=False, **more,
+        output_dir=str(folder), report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no",
+        save_strategy="no", dataloader_pin_memory=False, **more,
     )  # fmt: skip
+
+
+def arguments(folder, **more) -> TrainingArguments:
+    return plain_arguments(folder, per_device_train_batch_size=16, learning_rate=1e-2, **more)
 
 
 def loss_of(trainer: Trainer, rows: list) -> float:
@@ -86,6 +91,36 @@ def test_trainer_learns_and_saves(problem, folder, tmp_path):
     assert np.allclose(runtime.predict_scores(texts[:8]), logits.numpy(), atol=1e-4)
 
 
+def test_trainer_accumulates_as_it_should(folder, tmp_path):
+    """The same rows in one batch or in eight make the same step."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts, topics = topic_texts(32, 0)
+    rows = [{**tokenizer(text), "label": NAMES.index(topic)} for text, topic in zip(texts, topics, strict=True)]
+    after, collate = [], DataCollatorWithPadding(tokenizer)
+    for size, times in ((32, 1), (4, 8)):
+        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        model.config.dropout = 0.0
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        more = {"per_device_train_batch_size": size, "gradient_accumulation_steps": times, "max_steps": 1}
+        made = {**more, "optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "warmup_steps": 0}
+        trainer = Trainer(model, plain_arguments(tmp_path / str(size), **made), collate, rows)
+        trainer.train()
+        after.append(model.classifier.weight.detach().clone())
+    torch.testing.assert_close(after[0], after[1], rtol=1e-3, atol=1e-5)
+
+
+def test_another_head_on_a_packed_folder_starts_with_nothing(codebook, tmp_path):
+    book = replace(codebook, packing=Packing())
+    model = AdeForSequenceClassification.from_codebook(book, NAMES, Architecture(heads=2)).packed()
+    model.save_pretrained(tmp_path)
+    same = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert torch.equal(same.classifier.weight, model.classifier.weight)
+    other = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=5, ignore_mismatched_sizes=True)
+    assert torch.equal(other(torch.tensor([[3, 1, 5]])).logits, torch.zeros(1, 5))
+
+
 def test_trainer_learns_tags(codebook, tmp_path):
     model = AdeForTokenClassification.from_codebook(codebook, NAMES, Architecture(heads=2))
     model.save_pretrained(tmp_path / "fresh")
@@ -122,8 +157,6 @@ def test_pipelines(tmp_path):
 def test_auto_model_gives_a_vector_a_token(attend, packed, tmp_path):
     book = ragged_codebook([1, 3, 2, 4, 1, 5])
     if packed:
-        from dataclasses import replace
-
         book = replace(book, packing=Packing())
     made = AdeForSequenceClassification.from_codebook(book, "abc", Architecture(attend=attend, heads=2))
     model = lively(made).eval().packed()
@@ -146,8 +179,6 @@ def test_auto_model_gives_a_vector_a_token(attend, packed, tmp_path):
 
 def test_a_folder_says_what_it_is(topics, tmp_path):
     book = distill(load_teacher("wordllama"), DistillationSettings(anchors=16, pairs=2, rounds=1))
-    from dataclasses import replace
-
     data = replace(topics, name="topics/of three")
     settings = replace(STRONG, steps=20, device="cpu")
     classifier = train(book, data, settings=settings, out=tmp_path / "model")

@@ -21,6 +21,7 @@ from ade.model import AdeForSequenceClassification
 from ade.packing import Packing
 from ade.runtime import Runtime
 from ade.settings import STRONG, Architecture
+from ade.tagged import TaggedDataset
 from ade.training import train
 
 QUICK = replace(STRONG, steps=500, batch_size=16, learning_rate=5e-3, token_dropout=0.1, device="cpu")
@@ -101,6 +102,18 @@ def test_a_packed_number_is_what_was_trained(codebook):
     assert evaluate(train(book, numbers(1000, 0), settings=QUICK, architecture=SHAPE), numbers(200, 1)).r2 > 0.6
 
 
+@pytest.mark.parametrize("bits", [0, 4, 8, 16])
+def test_large_numbers_stay_numbers(bits, codebook, tmp_path):
+    data = numbers(300, 0)
+    far = replace(data, labels=1e7 + 1e5 * (data.labels - 1000))
+    book = replace(codebook, packing=Packing() if bits else None)
+    shape = replace(SHAPE, layer_bits=bits or 8)
+    made = train(book, far, settings=replace(QUICK, steps=150), architecture=shape)
+    assert evaluate(made, far).r2 > 0.3
+    made.save(tmp_path / "model")
+    assert np.allclose(Runtime.load(tmp_path / "model").predict(far.texts), made.predict(far.texts), rtol=1e-4)
+
+
 def test_losses_are_those_of_the_problem():
     ids, mask = torch.tensor([[3, 1, 5, 2], [4, 1, 0, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     weight = torch.tensor([0.5, 2.0, 1.0])
@@ -128,6 +141,24 @@ def test_losses_are_those_of_the_problem():
     assert single.config.problem_type == REGRESSION
 
 
+def test_class_weights_follow_the_config():
+    ids, labels = torch.tensor([[3, 1]]), torch.tensor([1])
+    weights = [0.5, 2.0, 1.0]
+    model = AdeForSequenceClassification.from_codebook(
+        ragged_codebook([1, 3, 2, 4]), "abc", SHAPE, problem_type=SINGLE, class_weights=weights
+    ).eval()
+    mixed = torch.cat([ids, ids]), None, torch.tensor([0, 1])
+    with torch.inference_mode():
+        first = model(*mixed).loss.item()
+    model.config.class_weights = [3.0, 0.1, 1.0]
+    other = model(*mixed).loss
+    other.backward()  # what was made in inference mode is no hindrance
+    assert other.item() != pytest.approx(first)
+    model.config.class_weights = [1.0, 2.0]  # of a head this is not
+    plain = F.cross_entropy(model(ids).logits, labels)
+    assert model(ids, labels=labels).loss.item() == pytest.approx(plain.item(), rel=1e-5)
+
+
 def test_balanced_classes_help_the_rare_one(codebook, topics):
     rare = np.flatnonzero((topics.labels != 1) | (np.arange(len(topics)) % 12 == 0))
     settings = replace(QUICK, steps=60, learning_rate=2e-3, fit_to_data=False)
@@ -147,6 +178,14 @@ def test_what_cannot_be_learned_is_refused(codebook, topics):
     flat = Dataset(["goal", "match"], np.array([1.0, 1.0], dtype=np.float32), ("value",))
     with pytest.raises(InputError, match="numbers that differ"):
         train(codebook, flat, settings=QUICK)
+    with pytest.raises(InputError, match="numbers that differ"):  # once one is held back
+        train(codebook, replace(flat, labels=np.array([1.0, 2.0], dtype=np.float32)), settings=QUICK)
+    with pytest.raises(InputError, match="numbers have none"):
+        train(codebook, numbers(20, 0), settings=replace(QUICK, class_weights="balanced"))
+    with pytest.raises(InputError, match="lower learning rate"):
+        train(codebook, numbers(100, 0), settings=replace(QUICK, steps=20, learning_rate=1e30), architecture=SHAPE)
+    with pytest.raises(InputError, match="no rows"):
+        train(codebook, TaggedDataset([], [], ("O",)), settings=QUICK)
     with pytest.raises(InputError, match="the dev rows for regression"):
         train(codebook, topics, numbers(10, 0), settings=QUICK)
     classifier = Classifier(small_model(), ragged_codebook([1, 3, 2, 4, 1, 5]).tokenizer)

@@ -49,14 +49,14 @@ def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, 
     found = evaluate_tagger(tagger, held)
     assert found.accuracy > 0.9
     assert found.f1 > 0.85
-    assert found.n == sum(map(len, held.sentences))
+    assert found.words == sum(map(len, held.sentences))
     loaded = Tagger.load(tmp_path / "model")
     assert loaded.predict(held.sentences) == tagger.predict(held.sentences)
     assert [len(tags) for tags in loaded.predict(["goal the bank", ""])] == [3, 0]
     said = pipeline("token-classification", str(tmp_path / "model"))("goal match the bank market")
     mine = loaded.predict(["goal match the bank market"])[0]
     assert [each["entity"] for each in said] == [tag for tag in mine if tag != "O"]
-    with pytest.raises(InputError, match="saved as AdeForTokenClassification"):
+    with pytest.raises(InputError, match="a tagger, which answers for every word"):
         Classifier.load(tmp_path / "model")
 
 
@@ -158,8 +158,29 @@ def test_figures_of_spans():
     names = ("B-x", "I-x", "O")
     truth, said = [np.array([0, 1, 2, 0]), np.array([2])], [np.array([0, 1, 2, 2]), np.array([0])]
     found = compare_tags(truth, said, names)
-    assert (found.accuracy, found.spans, found.n) == (3 / 5, 2, 5)
+    assert (found.accuracy, found.spans, found.words) == (3 / 5, 2, 5)
     assert (found.precision, found.recall, found.f1) == (1 / 2, 1 / 2, 1 / 2)
+
+
+def test_comments_tabs_and_marks_of_byte_order(tmp_path):
+    (tmp_path / "a.conll").write_text(
+        "\ufeff# text = goal match\n# id 33 domain=train\ngoal\tNN\tO\nNew York\tNN\tB-LOC\n#\tNN\tO\n\n"
+        "# one more\ngoal\tNN\tO\n"
+    )
+    data = load_tagged(tmp_path / "a.conll")
+    assert [list(words) for words in data.sentences] == [["goal", "New York", "#"], ["goal"]]
+    assert data.names == ("B-LOC", "O")
+    texts, labels = encode_tagged(pieces("bytes"), data, 64)
+    own = labels.ids[: texts.offsets[1]]
+    assert own[own != UNLABELLED].tolist() == [1, 0, 1]
+
+
+def test_a_batch_without_a_label_teaches_nothing():
+    model = AdeForTokenClassification.from_codebook(ragged_codebook([1, 3, 2, 4]), "xy", Architecture(heads=2))
+    loss = model(torch.tensor([[0, 1, 2]]), labels=torch.full((1, 3), UNLABELLED)).loss
+    loss.backward()
+    assert loss.item() == 0
+    assert model.classifier.weight.grad.abs().max() == 0
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):
@@ -167,6 +188,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         ("a.conll", "goal\n", "line 1: a word without a tag"),
         ("b.bio", "\n\n", "has no sentence"),
         ("c.iob", b"\xff\xfe O", "not UTF-8"),
+        ("d.tsv", "goal\tO\n", "rename it"),
     ):
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
