@@ -41,6 +41,7 @@ STOPPED = 130  # exit status after Ctrl-C
 def main() -> None:
     """Run the command line; every foreseeable failure is one line on stderr and exit status 2."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore")

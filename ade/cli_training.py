@@ -171,8 +171,10 @@ def _parts(data: str, text_column: str, label_column: str, problem: str | None) 
         splits = [split for split in SPLITS if split == "train" or (not whole and is_tagged(data, split))]
         parts: dict[str, Any] = {split: load_tagged(data, split) for split in splits}
     else:
-        splits = [split for split in SPLITS if split == "train" or has_split(data, split)]
-        parts = {split: load_dataset(data, split, text_column, label_column, problem) for split in splits}
+        parts = {}
+        for split in SPLITS:  # the training rows first: where they cannot be had, nobody asks the hub for the others
+            if split == "train" or has_split(data, split):
+                parts[split] = load_dataset(data, split, text_column, label_column, problem)
     names = parts["train"].names
     return {split: part if split == "train" else part.relabelled(names) for split, part in parts.items()}
 
