@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from ade.answers import TAGGER, problem_of
 from ade.batching import Encoded, sorted_batches
 from ade.cards import write_card
 from ade.embedding import PackedEmbedding
-from ade.errors import InputError
+from ade.errors import InputError, first_line
 from ade.folders import MARKER, check_free, kind_of, model_folder, new_folder
 from ade.model import AdeForSequenceClassification, AdePreTrainedModel
 from ade.predictor import Predictor, read_tokenizer, reading_model
@@ -103,6 +104,10 @@ class Classifier(Predictor):
         """Write the files of a model folder into a folder as it is."""
         write_model(self.model, self.tokenizer, folder)
 
+    def push_to_hub(self, name: str, private: bool = False, token: str | None = None) -> str:
+        """Put all of it on the Hugging Face hub, weights, config, tokenizer and card, and give its address."""
+        return push_model(self.model, self.tokenizer, name, private, token)
+
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> "Classifier":
         """Read a model folder, or one on the hub (safetensors only, no remote code)."""
@@ -118,6 +123,23 @@ def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -
     plain = Tokenizer.from_str(tokenizer.to_str())
     plain.no_truncation()
     _wrapped(plain, model.config.max_tokens).save_pretrained(folder)
+
+
+def push_model(
+    model: AdePreTrainedModel, tokenizer: Tokenizer, name: str, private: bool = False, token: str | None = None
+) -> str:
+    """Write a model folder and upload it, into a repository that is made where there is none."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    with TemporaryDirectory() as folder:
+        write_model(model, tokenizer, Path(folder))
+        try:
+            place = api.create_repo(name, private=private, exist_ok=True)
+            api.upload_folder(repo_id=place.repo_id, folder_path=folder, commit_message="Upload an ADE model")
+        except Exception as error:  # no such right, no network, a name the hub does not take
+            raise InputError(f"{name}: cannot be uploaded ({first_line(error)})") from None
+    return str(place)
 
 
 def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind, Tokenizer]:

@@ -14,7 +14,7 @@ from ade.answers import Tagged
 from ade.batching import Encoded, sorted_batches
 from ade.errors import InputError
 from ade.folders import MARKER, check_free, new_folder
-from ade.inference import load_model, write_model
+from ade.inference import load_model, push_model, write_model
 from ade.model import AdeForTokenClassification
 from ade.predictor import CHUNK
 from ade.tagged import TaggedDataset, encode_sentences
@@ -81,6 +81,10 @@ class Tagger:
     def write(self, folder: Path) -> None:
         """Write the files of a model folder into a folder as it is."""
         write_model(self.model, self.tokenizer, folder)
+
+    def push_to_hub(self, name: str, private: bool = False, token: str | None = None) -> str:
+        """Put all of it on the Hugging Face hub, weights, config, tokenizer and card, and give its address."""
+        return push_model(self.model, self.tokenizer, name, private, token)
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> "Tagger":
