@@ -59,7 +59,8 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "format_message"):  # not one of the parser's own
             raise
-        status = _fail(f"{error.format_message()} (see 'ade --help')")
+        verb = getattr(getattr(error, "ctx", None), "command_path", "ade")
+        status = _fail(f"{error.format_message()} (see '{verb} --help')")
     if status == STOPPED:
         _fail("stopped (a training run goes on with --resume)")
     sys.exit(status or 0)
@@ -87,16 +88,22 @@ def evaluate(
 ) -> None:
     """Accuracy, macro F1, precision, recall and the confusion matrix on labelled texts, or what fits other labels."""
     from ade.data import load_dataset
+    from ade.evaluation import Evaluation
     from ade.inference import Classifier
-    from ade.tagged import load_tagged
+    from ade.tagged import is_tagged, load_tagged
     from ade.tagging import Tagger
 
     if kind_of(model) == TAGGER:
         result = judged(Tagger.load(model, device), load_tagged(data, split))
     else:
+        if is_tagged(data, split):
+            raise InputError(f"{data}: words with a tag each, but {model} labels texts")
         classifier = Classifier.load(model, device)
         result = judged(classifier, load_dataset(data, split, text_column, label_column, classifier.problem))
-    show(result.as_dict(), as_json, lambda to: display.evaluation(to, result))
+    figures = result.as_dict()
+    if isinstance(result, Evaluation):
+        figures |= {"labels": list(result.names), "confusion": result.confusion.tolist()}
+    show(figures, as_json, lambda to: display.evaluation(to, result))
 
 
 @app.command()

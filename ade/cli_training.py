@@ -121,14 +121,7 @@ def train(
     from ade.fitting import held_back
     from ade.training import train as fit
 
-    if unlabelled is not None and distill_from is None:
-        raise InputError("--unlabelled needs a teacher to name its texts: give --distill-from too")
-    if distill_from is None and pick(TeachingSettings, settings):
-        raise InputError("--variants and --trust steer a teacher: give --distill-from too")
-    if resume and overwrite:
-        raise InputError("--resume goes on with what is there, --overwrite throws it away: give one of them")
-    if settings["steps"] and settings["epochs"]:
-        raise InputError("--epochs and --steps both say how long to train: give one of them")
+    _check(settings, distill_from, unlabelled, resume, overwrite)
     book = Codebook.load(codebook)
     parts = _parts(data, text_column, label_column, problem_named(problem))
     chosen = replace(PRESETS[preset], **pick(TrainingSettings, settings))
@@ -157,6 +150,22 @@ def train(
         result["test"] = judged(predictor, parts["test"]).as_dict()
         record(out, predictor.model.config, "test", result["test"])
     show(result, as_json, lambda to: display.trained(to, result, (out / "model.safetensors").stat().st_size))
+
+
+def _check(
+    settings: dict[str, Any], distill_from: str | None, unlabelled: Path | None, resume: bool, overwrite: bool
+) -> None:
+    """Refuse flags that do not go together."""
+    if unlabelled is not None and distill_from is None:
+        raise InputError("--unlabelled needs a teacher to name its texts: give --distill-from too")
+    if distill_from is None and pick(TeachingSettings, settings):
+        raise InputError("--variants and --trust steer a teacher: give --distill-from too")
+    if resume and overwrite:
+        raise InputError("--resume goes on with what is there, --overwrite throws it away: give one of them")
+    if settings["steps"] == 0:
+        raise InputError("--steps must be at least 1; leave it out to train for epochs")
+    if settings["steps"] and settings["epochs"]:
+        raise InputError("--epochs and --steps both say how long to train: give one of them")
 
 
 def _parts(data: str, text_column: str, label_column: str, problem: str | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Classifier: text in, labels and probabilities out; a model folder in, a model folder out."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -123,6 +124,9 @@ def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -
     plain = Tokenizer.from_str(tokenizer.to_str())
     plain.no_truncation()
     _wrapped(plain, model.config.max_tokens).save_pretrained(folder)
+    written = folder / "tokenizer.json"  # transformers indents it, to more than twice the size
+    compact = json.dumps(json.loads(written.read_text("utf8")), ensure_ascii=False, separators=(",", ":"))
+    written.write_text(compact, "utf8")
 
 
 def push_model(

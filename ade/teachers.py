@@ -64,6 +64,8 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
     elif str(source) == DEFAULT_TEACHER:
         table, tokenizer = _read_wordllama()
         terms = (metadata("wordllama")["License"] or "").partition("\n")[0] or None
+    elif str(source).endswith("/"):
+        raise InputError(f"{source}: no such folder")
     else:
         folder = _download(str(source))
         table, tokenizer = _read_folder(folder)
