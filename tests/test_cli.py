@@ -34,7 +34,7 @@ def test_from_teacher_to_prediction(ade, book, model, topic_folder, tmp_path):
     status, out, _ = ade("evaluate", model, "--data", topic_folder, "--json")
     figures = json.loads(out)
     assert status == 0
-    assert set(figures) == {"accuracy", "macro_f1", "precision", "recall", "n"}
+    assert set(figures) == {"accuracy", "macro_f1", "precision", "recall", "labels", "confusion", "n"}
     assert figures["accuracy"] > 0.9
     assert figures["n"] == 100
     (tmp_path / "texts.txt").write_text("the coach and the team\n\nlunar probe\n")
