@@ -1,7 +1,7 @@
 """What a model may answer: one label, any number of them, a number, or a tag for every word."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 TAGGER = "AdeForTokenClassification"  # the kind of a model that answers for every word
@@ -26,6 +26,12 @@ class Tagged(NamedTuple):
 def scale_of(problem: str | None, scale: Sequence[float] | None) -> tuple[float, float]:
     """Mean and deviation of the numbers a model predicts; nothing to change where it predicts none."""
     return (float(scale[0]), float(scale[1])) if scale and problem == REGRESSION else (0.0, 1.0)
+
+
+def names_of(given: Mapping[Any, str] | None, count: int) -> tuple[str, ...]:
+    """The labels of a config, in order; transformers leaves out names nobody gave, and JSON makes numbers strings."""
+    known = {int(i): name for i, name in (given or {}).items()}
+    return tuple(known.get(i, f"LABEL_{i}") for i in range(count))
 
 
 def problem_of(stated: str | None, labels: int) -> str:

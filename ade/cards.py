@@ -7,7 +7,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ade.answers import MULTI, REGRESSION, TAGGER, problem_of
+from ade.answers import MULTI, REGRESSION, TAGGER, names_of, problem_of
 from ade.configuration import AdeConfig
 from ade.teachers import CONTEXTUAL
 
@@ -91,7 +91,7 @@ def licence(stated: str | None) -> dict[str, str]:
 
 
 def _what(config: AdeConfig, nbytes: int) -> str:
-    about, labels = config.about, [config.id2label.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+    about, labels = config.about, names_of(config.id2label, config.num_labels)
     kind = problem_of(config.problem_type, config.num_labels)
     answer = {
         MULTI: f"any of {len(labels)} labels for a text",

@@ -7,12 +7,11 @@ above have yet to read, and compresses better. What it is worth: the table `few`
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from ade.errors import InputError
 from ade.inference import quiet
+from ade.predictor import around
 from ade.progress import Report, silent
 from ade.pursuit import resolve_device
 from ade.teachers import CONTEXTUAL, Teacher, check_table, fit_rows, licence_of
@@ -36,7 +35,7 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
     tokenizer = wrapped.backend_tokenizer
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    before, after = _around(tokenizer)
+    before, after = (torch.tensor(ids, dtype=torch.long) for ids in around(tokenizer))
     count = len(model.get_input_embeddings().weight)
     table = torch.empty(count, model.config.hidden_size)  # (N, d)
     for start in range(0, count, BATCH):
@@ -53,11 +52,3 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
     path = Path(source)
     name = path.resolve().name if path.exists() else source
     return Teacher(f"{name}{CONTEXTUAL}", fit_rows(table, tokenizer), tokenizer, licence_of(path))
-
-
-def _around(tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
-    """The special tokens the tokenizer puts before and after a text."""
-    encoding = tokenizer.encode("a")
-    plain = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
-    first, last = (plain[0], plain[-1] + 1) if plain else (len(encoding.ids) // 2, len(encoding.ids) // 2)
-    return torch.tensor(encoding.ids[:first], dtype=torch.long), torch.tensor(encoding.ids[last:], dtype=torch.long)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from ade import __version__, packing
 from ade.answers import MULTI, REGRESSION
@@ -27,6 +26,7 @@ from ade.inference import Classifier
 from ade.model import AdeForSequenceClassification
 from ade.packing import Packing
 from ade.pairs import PackedPairs
+from ade.predictor import around
 from ade.projection import INSIDE
 
 FP32, INT8 = "model.onnx", "model.int8.onnx"
@@ -85,7 +85,7 @@ def export(
 
 
 def _about(classifier: Classifier, problem: str, checked: tuple[ExportedFile, ...]) -> dict[str, Any]:
-    before, after = _around(classifier.tokenizer)
+    before, after = around(classifier.tokenizer)
     return {
         "ade": __version__,
         "problem": problem,
@@ -95,18 +95,6 @@ def _about(classifier: Classifier, problem: str, checked: tuple[ExportedFile, ..
         "after": after,
         "files": [each.as_dict() for each in checked],
     }
-
-
-def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special tokens a tokenizer puts before and after a text."""
-    if tokenizer.num_special_tokens_to_add(False) == 0:
-        return [], []
-    for text in ("a", "1", ".", *sorted(tokenizer.get_vocab())):
-        found = tokenizer.encode(text)
-        own = [i for i, special in enumerate(found.special_tokens_mask) if not special]
-        if own:
-            return found.ids[: own[0]], found.ids[own[-1] + 1 :]
-    raise InputError("the tokenizer finds no token in any text")
 
 
 # -- what is stored ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from ade import kernels
 from ade.accelerated import Accelerated
-from ade.answers import TAGGER, problem_of
+from ade.answers import TAGGER, names_of, problem_of
 from ade.batching import Encoded, sorted_batches
 from ade.cards import write_card
 from ade.embedding import PackedEmbedding
@@ -44,22 +44,62 @@ def predict_logits(model: AdeForSequenceClassification, texts: Encoded) -> np.nd
     return logits.cpu().numpy()
 
 
-class Classifier(Predictor):
-    """A trained model with its tokenizer."""
+class Stored(Generic[Kind]):
+    """A model with its tokenizer, as a model folder holds them."""
 
-    def __init__(self, model: AdeForSequenceClassification, tokenizer: Tokenizer) -> None:
+    kind: type[Kind]
+
+    def __init__(self, model: Kind, tokenizer: Tokenizer) -> None:
         self.model = model.eval()
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # ours to set truncation on
         self.tokenizer.no_padding()
         self.max_tokens = int(model.config.max_tokens)
         self.tokenizer.enable_truncation(self.max_tokens)
-        self._folded: tuple[list[tuple[int, int]], Runtime | Accelerated | None] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The labels, in the order of the probabilities."""
-        labels = self.model.config.id2label
-        return tuple(labels.get(i, f"LABEL_{i}") for i in range(self.model.config.num_labels))
+        """The labels, in the order of the scores."""
+        return names_of(self.model.config.id2label, self.model.config.num_labels)
+
+    def save(self, folder: str | Path, overwrite: bool = False) -> None:
+        """Write a complete model folder: weights, config, tokenizer, model card."""
+        folder = Path(folder)
+        check_free(folder, {MARKER}, overwrite)
+        with new_folder(folder) as draft:
+            self.write(draft)
+
+    def write(self, folder: Path) -> None:
+        """Write the files of a model folder into a folder as it is."""
+        write_model(self.model, self.tokenizer, folder)
+
+    def push_to_hub(self, name: str, private: bool = False, token: str | None = None) -> str:
+        """Put all of it on the Hugging Face hub, into a repository made where there is none, and give its address."""
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token)
+        with TemporaryDirectory() as folder:
+            self.write(Path(folder))
+            try:
+                place = api.create_repo(name, private=private, exist_ok=True)
+                api.upload_folder(repo_id=place.repo_id, folder_path=folder, commit_message="Upload an ADE model")
+            except Exception as error:  # no such right, no network, a name the hub does not take
+                raise InputError(f"{name}: cannot be uploaded ({first_line(error)})") from None
+        return str(place)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto") -> Self:
+        """Read a model folder, or one on the hub (safetensors only, no remote code)."""
+        return cls(*load_model(cls.kind, folder, device))
+
+
+class Classifier(Stored[AdeForSequenceClassification], Predictor):
+    """A trained model with its tokenizer."""
+
+    kind = AdeForSequenceClassification
+
+    def __init__(self, model: AdeForSequenceClassification, tokenizer: Tokenizer) -> None:
+        super().__init__(model, tokenizer)
+        self._folded: tuple[list[tuple[int, int]], Runtime | Accelerated | None] | None = None
 
     @property
     def problem(self) -> str:
@@ -94,26 +134,6 @@ class Classifier(Predictor):
             self._folded = (state, fast)
         return self._folded[1]
 
-    def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write a complete model folder: weights, config, tokenizer, model card."""
-        folder = Path(folder)
-        check_free(folder, {MARKER}, overwrite)
-        with new_folder(folder) as draft:
-            self.write(draft)
-
-    def write(self, folder: Path) -> None:
-        """Write the files of a model folder into a folder as it is."""
-        write_model(self.model, self.tokenizer, folder)
-
-    def push_to_hub(self, name: str, private: bool = False, token: str | None = None) -> str:
-        """Put all of it on the Hugging Face hub, weights, config, tokenizer and card, and give its address."""
-        return push_model(self.model, self.tokenizer, name, private, token)
-
-    @classmethod
-    def load(cls, folder: str | Path, device: str = "auto") -> "Classifier":
-        """Read a model folder, or one on the hub (safetensors only, no remote code)."""
-        return cls(*load_model(AdeForSequenceClassification, folder, device))
-
 
 def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the files of a model folder into a folder as it is: weights, config, tokenizer, model card."""
@@ -127,23 +147,6 @@ def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -
     written = folder / "tokenizer.json"  # transformers indents it, to more than twice the size
     compact = json.dumps(json.loads(written.read_text("utf8")), ensure_ascii=False, separators=(",", ":"))
     written.write_text(compact, "utf8")
-
-
-def push_model(
-    model: AdePreTrainedModel, tokenizer: Tokenizer, name: str, private: bool = False, token: str | None = None
-) -> str:
-    """Write a model folder and upload it, into a repository that is made where there is none."""
-    from huggingface_hub import HfApi
-
-    api = HfApi(token=token)
-    with TemporaryDirectory() as folder:
-        write_model(model, tokenizer, Path(folder))
-        try:
-            place = api.create_repo(name, private=private, exist_ok=True)
-            api.upload_folder(repo_id=place.repo_id, folder_path=folder, commit_message="Upload an ADE model")
-        except Exception as error:  # no such right, no network, a name the hub does not take
-            raise InputError(f"{name}: cannot be uploaded ({first_line(error)})") from None
-    return str(place)
 
 
 def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind, Tokenizer]:

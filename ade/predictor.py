@@ -124,6 +124,18 @@ def reading_model(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder}: not a readable ADE model ({first_line(error)})") from None
 
 
+def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The special tokens a tokenizer puts before and after a text."""
+    if tokenizer.num_special_tokens_to_add(False) == 0:
+        return [], []
+    for text in ("a", "1", ".", *sorted(tokenizer.get_vocab())):
+        found = tokenizer.encode(text)
+        own = [i for i, special in enumerate(found.special_tokens_mask) if not special]
+        if own:
+            return found.ids[: own[0]], found.ids[own[-1] + 1 :]
+    raise InputError("the tokenizer finds no token in any text")
+
+
 def tokenize(
     tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import deserialize
 from tokenizers import Tokenizer
 
-from ade.answers import SINGLE, problem_of
+from ade.answers import SINGLE, names_of, problem_of
 from ade.errors import InputError
 from ade.folders import MARKER, model_folder
 from ade.predictor import Predictor, cores, read_tokenizer, reading_model
@@ -110,8 +110,7 @@ class Runtime(Predictor):
             if config.get("model_type") != "ade":
                 raise InputError(f"{path}: not an ADE model (its model_type is {config.get('model_type')})")
             projection = Projection(config, _read_state(path / "model.safetensors"), cached_types)
-            given = config.get("id2label") or {}  # transformers leaves out names nobody gave
-            names = tuple(given.get(str(i), f"LABEL_{i}") for i in range(projection.labels))
+            names = names_of(config.get("id2label"), projection.labels)
         tokenizer = read_tokenizer(path / "tokenizer.json", projection.pairs.vocabulary)
         return cls(projection, tokenizer, names, threads, problem_of(config.get("problem_type"), projection.labels))
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ade import __version__
@@ -17,6 +16,7 @@ from ade.describing import ABOUT, HEALTH, PREDICTIONS, READINGS, described, poli
 from ade.errors import InputError
 from ade.gate import Gate, Metrics, Refused
 from ade.gathering import Full, Gatherer
+from ade.page import page as page_text
 from ade.predictor import Predictor
 from ade.replies import Answers, texts_of
 from ade.settings import ServiceSettings
@@ -31,7 +31,6 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from ade.inspector import Inspector
 
-PAGE = Path(__file__).parent / "web" / "index.html"
 PATHS = ("/", "/about", "/docs", "/health", "/inspect", "/metrics", "/openapi.json", "/predict")
 LOOKS = 8  # requests that may wait for a look inside
 
@@ -107,9 +106,7 @@ def service(
 
 async def page(request: Request) -> Response:
     """The page that looks inside."""
-    if not PAGE.is_file():
-        raise Refused(404, "this service has no page; /docs lists what it answers")
-    return _page(PAGE.read_text("utf8"))
+    return _page(page_text())
 
 
 async def docs(request: Request) -> Response:

@@ -3,18 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from ade.answers import Tagged
 from ade.batching import Encoded, sorted_batches
 from ade.errors import InputError
-from ade.folders import MARKER, check_free, new_folder
-from ade.inference import load_model, push_model, write_model
+from ade.inference import Stored
 from ade.model import AdeForTokenClassification
 from ade.predictor import CHUNK
 from ade.tagged import TaggedDataset, encode_sentences
@@ -22,21 +19,10 @@ from ade.tagged import TaggedDataset, encode_sentences
 OUTSIDE = "O"  # the tag of a word that is no part of anything
 
 
-class Tagger:
+class Tagger(Stored[AdeForTokenClassification]):
     """A trained model that gives every word a tag, with its tokenizer."""
 
-    def __init__(self, model: AdeForTokenClassification, tokenizer: Tokenizer) -> None:
-        self.model = model.eval()
-        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # ours to set truncation on
-        self.tokenizer.no_padding()
-        self.max_tokens = int(model.config.max_tokens)
-        self.tokenizer.enable_truncation(self.max_tokens)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The tags, in the order of the scores."""
-        labels = self.model.config.id2label
-        return tuple(labels.get(i, f"LABEL_{i}") for i in range(self.model.config.num_labels))
+    kind = AdeForTokenClassification
 
     def predict(self, sentences: Sequence[str | Sequence[str]]) -> list[list[str]]:
         """The tag of each word of each sentence: words as they are given, or as a string has spaces between them.
@@ -71,25 +57,6 @@ class Tagger:
             tags[own[own >= 0]] = best[part][own >= 0]
             found.append(tags)
         return found
-
-    def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write a complete model folder: weights, config, tokenizer, model card."""
-        check_free(Path(folder), {MARKER}, overwrite)
-        with new_folder(Path(folder)) as draft:
-            self.write(draft)
-
-    def write(self, folder: Path) -> None:
-        """Write the files of a model folder into a folder as it is."""
-        write_model(self.model, self.tokenizer, folder)
-
-    def push_to_hub(self, name: str, private: bool = False, token: str | None = None) -> str:
-        """Put all of it on the Hugging Face hub, weights, config, tokenizer and card, and give its address."""
-        return push_model(self.model, self.tokenizer, name, private, token)
-
-    @classmethod
-    def load(cls, folder: str | Path, device: str = "auto") -> "Tagger":
-        """Read a model folder, or one on the hub (safetensors only, no remote code)."""
-        return cls(*load_model(AdeForTokenClassification, folder, device))
 
 
 @torch.inference_mode()

@@ -453,13 +453,11 @@ def test_a_model_that_cannot_be_looked_into(folder, tmp_path):
         assert httpx.get(f"{address}/about").json() == {"detail": "this service only predicts"}
 
 
-def test_the_page_may_run_its_own_script_alone(folder, tmp_path, monkeypatch):
+def test_the_page_may_run_its_own_script_alone(folder, monkeypatch):
     script, style = "const a = '</b>';\n", "b{color:red}"
     text = f"<!doctype html><style>{style}</style><b></b><script>{script}</script>"
-    monkeypatch.setattr(serving, "PAGE", tmp_path / "index.html")
+    monkeypatch.setattr(serving, "page_text", lambda: text)
     with running(Runtime.load(folder)) as address:
-        assert httpx.get(address).status_code == 404
-        (tmp_path / "index.html").write_text(text)
         answer = httpx.get(address)
     assert answer.text == text
     assert answer.headers["content-type"].startswith("text/html")
