@@ -29,7 +29,7 @@ $(OLDEST): $(STAMP)
 	touch $@
 
 test-oldest: $(OLDEST)
-	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/test_hugging_face.py tests/test_model.py tests/test_tagging.py tests/test_problems.py
+	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/integrations/test_hugging_face.py tests/test_model.py tests/test_tagger.py tests/training/test_problems.py
 
 # The whole benchmark harness on a few hundred rows (folders as in `ade reproduce --help`).
 DATA ?= ../shared/data

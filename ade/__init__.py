@@ -13,26 +13,25 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ade.classifier import Classifier, Tagger
     from ade.codebook import Codebook
     from ade.configuration import AdeConfig
-    from ade.data import load_dataset
-    from ade.dataset import Dataset
+    from ade.data.conll import TaggedDataset, load_tagged
+    from ade.data.dataset import Dataset
+    from ade.data.loading import load_dataset
     from ade.distillation import distill
     from ade.embedding import AnchorEmbedding
-    from ade.encoders import contextual_teacher
     from ade.errors import InputError
-    from ade.estimators import AdeClassifier as AdeClassifier
-    from ade.estimators import AdeEncoder as AdeEncoder
-    from ade.estimators import AdeRegressor as AdeRegressor
-    from ade.evaluation import Evaluation, evaluate
-    from ade.exporting import export
-    from ade.fitting import held_back
-    from ade.inference import Classifier
-    from ade.inspection import inspect_words
-    from ade.inspector import Inspector
+    from ade.evaluation import Evaluation, evaluate, evaluate_tagger
+    from ade.inspector.reading import Inspector
+    from ade.inspector.words import inspect_words
+    from ade.integrations.onnx_export import export
+    from ade.integrations.scikit_learn import AdeClassifier as AdeClassifier
+    from ade.integrations.scikit_learn import AdeEncoder as AdeEncoder
+    from ade.integrations.scikit_learn import AdeRegressor as AdeRegressor
+    from ade.integrations.sentence_transformers import AdeModule as AdeModule
     from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
-    from ade.runtime import Runtime
-    from ade.sentence import AdeModule as AdeModule
+    from ade.runtime.runtime import Runtime
     from ade.settings import (
         PAPER,
         STRONG,
@@ -41,18 +40,15 @@ if TYPE_CHECKING:
         TeachingSettings,
         TrainingSettings,
     )
-    from ade.tagged import TaggedDataset, load_tagged
-    from ade.tagging import Tagger, evaluate_tagger
-    from ade.teachers import Teacher, load_teacher
-    from ade.teaching import LabelTeacher, taught
-    from ade.training import train
+    from ade.teachers import Teacher, contextual_teacher, load_teacher
+    from ade.training.loop import train
+    from ade.training.schedule import held_back
+    from ade.training.soft_targets import LabelTeacher, taught
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "teachers": ("Teacher", "load_teacher"),
-    "data": ("Dataset", "load_dataset"),
-    "codebook": ("Codebook",),
+    "errors": ("InputError",),
     "settings": (
         "PAPER",
         "STRONG",
@@ -61,29 +57,26 @@ _HOMES = {
         "TeachingSettings",
         "TrainingSettings",
     ),
-    "encoders": ("contextual_teacher",),
-    "runtime": ("Runtime",),
-    "teaching": ("LabelTeacher", "taught"),
+    "data.dataset": ("Dataset",),
+    "data.loading": ("load_dataset",),
+    "data.conll": ("TaggedDataset", "load_tagged"),
+    "teachers": ("Teacher", "contextual_teacher", "load_teacher"),
+    "codebook": ("Codebook",),
     "distillation": ("distill",),
     "embedding": ("AnchorEmbedding",),
-    "errors": ("InputError",),
     "configuration": ("AdeConfig",),
     "model": ("AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
-    "inference": ("Classifier",),
-    "evaluation": ("Evaluation", "evaluate"),
-    "fitting": ("held_back",),
-    "tagged": ("TaggedDataset", "load_tagged"),
-    "tagging": ("Tagger", "evaluate_tagger"),
-    "training": ("train",),
-    "exporting": ("export",),
-    "inspection": ("inspect_words",),
-    "inspector": ("Inspector",),
-    "estimators": (
-        "AdeClassifier",
-        "AdeEncoder",
-        "AdeRegressor",
-    ),  # not in __all__: these need packages that are optional
-    "sentence": ("AdeModule",),
+    "classifier": ("Classifier", "Tagger"),
+    "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
+    "training.loop": ("train",),
+    "training.schedule": ("held_back",),
+    "training.soft_targets": ("LabelTeacher", "taught"),
+    "runtime.runtime": ("Runtime",),
+    "inspector.words": ("inspect_words",),
+    "inspector.reading": ("Inspector",),
+    "integrations.onnx_export": ("export",),
+    "integrations.scikit_learn": ("AdeClassifier", "AdeEncoder", "AdeRegressor"),  # not in __all__: optional packages
+    "integrations.sentence_transformers": ("AdeModule",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline

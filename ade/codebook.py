@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
+from ade.data.tokenize import read_tokenizer
 from ade.errors import InputError
-from ade.folders import check_free, new_folder
-from ade.packing import Packing, Shape, all_anchors, check, lookup, pack
-from ade.predictor import read_tokenizer
+from ade.files import check_free, new_folder
+from ade.packing.format import Packing, Shape, all_anchors, check, lookup, pack
 
 MARKER = "codebook.json"
 TENSORS = "codebook.safetensors"

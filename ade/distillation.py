@@ -13,11 +13,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.budget import distill_to_size, parse_size
 from ade.codebook import Codebook
+from ade.devices import resolve_device
 from ade.errors import InputError
+from ade.packing.budget import distill_to_size, parse_size
 from ade.progress import Report, silent
-from ade.pursuit import Rows, fit_anchors, importance_of, pursue_all, quality, resolve_device
+from ade.pursuit import Rows, fit_anchors, importance_of, pursue_all, quality
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ade import packing
 from ade.codebook import Codebook
-from ade.packing import Packing, Shape
+from ade.packing import format as packing
+from ade.packing.format import Packing, Shape
 
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
 

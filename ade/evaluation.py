@@ -3,16 +3,20 @@
 Several labels a text, and numbers, have figures of their own; `best_by` names the one a run is steered by.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ade.answers import MULTI, REGRESSION, SINGLE
-from ade.dataset import Dataset
+from ade.data.conll import OUTSIDE, TaggedDataset
+from ade.data.dataset import Dataset
+from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
 from ade.predictor import Predictor
+
+if TYPE_CHECKING:
+    from ade.classifier import Tagger
 
 
 @dataclass(frozen=True)
@@ -155,3 +159,62 @@ def spread(figures: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation over seeds."""
     values = np.asarray(figures, dtype=np.float64)
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class TagEvaluation:
+    """The share of right tags; and of the spans that tags like B-PER, I-PER mark, as a whole and by their kind."""
+
+    accuracy: float
+    f1: float
+    precision: float
+    recall: float
+    words: int
+    spans: int
+    best_by: ClassVar[str] = "f1"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, ready for JSON."""
+        return asdict(self)
+
+
+def evaluate_tagger(tagger: "Tagger", data: TaggedDataset) -> TagEvaluation:
+    """Tag every sentence of a data set and compare with its tags."""
+    data = data.relabelled(tagger.names)
+    if len(data) == 0:
+        raise InputError("nothing to evaluate: the data set has no sentences")
+    return compare_tags(data.tags, tagger.tags(data.sentences), tagger.names)
+
+
+def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], names: Sequence[str]) -> TagEvaluation:
+    """Figures from true and predicted tags; where no tag marks a span, every word is one."""
+    real = {(i, span) for i, tags in enumerate(truth) for span in spans([names[tag] for tag in tags])}
+    given = {(i, span) for i, tags in enumerate(predicted) for span in spans([names[tag] for tag in tags])}
+    hits, words = len(real & given), sum(map(len, truth))
+    right = sum(int((one == other).sum()) for one, other in zip(truth, predicted, strict=True))
+    return TagEvaluation(
+        accuracy=right / max(1, words),
+        f1=2 * hits / max(1, len(real) + len(given)),
+        precision=hits / max(1, len(given)),
+        recall=hits / max(1, len(real)),
+        words=words,
+        spans=len(real),
+    )
+
+
+def spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """(first, after last, kind) of what tags mark: B- begins, I- goes on, E- ends, S- stands alone (or L-, U-).
+
+    A tag without such a mark is a span of its own, O is none. I- after another kind begins a span, too.
+    """
+    start, kind = 0, None
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        mark, _, name = tag.partition("-") if tag[1:2] == "-" else ("S" if tag != OUTSIDE else "", "", tag)
+        if kind is not None and (mark not in "IEL" or not mark or name != kind):
+            yield start, i, kind
+            kind = None
+        if mark and kind is None:
+            start, kind = i, name
+        if kind is not None and mark in "ESLU":
+            yield start, i + 1, kind
+            kind = None

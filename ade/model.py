@@ -23,11 +23,11 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 
-from ade.answers import MULTI, REGRESSION, SINGLE, scale_of
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
+from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
 from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, PackedLinear, linear
-from ade.packing import Packing, check, pack, pack_layer
+from ade.packing.format import Packing, check, pack, pack_layer
 from ade.settings import Architecture
 
 

@@ -44,18 +44,6 @@ class Rows:
             yield part, rows, self.importance[part].to(self.device)
 
 
-def resolve_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but no GPU is available; use 'auto' or 'cpu'")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise InputError(f"unknown device '{name}'; use auto, cpu or cuda") from None
-
-
 def importance_of(frequencies: Tensor | None, count: int) -> Tensor:
     """How much each row counts, 1 on average: by how often its token occurs, where that is known."""
     if frequencies is None:

@@ -19,11 +19,14 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
+from ade.data.tokenize import around, read_tokenizer
+from ade.devices import resolve_device
 from ade.errors import InputError
-from ade.predictor import read_tokenizer
+from ade.progress import Report, quiet, silent
 
 DEFAULT_TEACHER = "wordllama"
 CONTEXTUAL = ", contextual"  # after the name of a teacher whose whole encoder was asked
+BATCH = 1024  # vocabulary entries a whole encoder is asked about at a time
 TEXT_VECTORS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
 
@@ -271,3 +274,40 @@ def check_table(table: Tensor, source: str | Path) -> Tensor:
             row = start + int(bad.nonzero()[0])
             raise InputError(f"{source}: row {row} of the embedding table holds NaN or infinity")
     return table
+
+
+@torch.inference_mode()
+def contextual_teacher(source: str | Path, device: str = "auto", report: Report = silent) -> Teacher:
+    """The encoder in a folder or under a hub name (safetensors only, no remote code), asked about its vocabulary."""
+    from transformers import AutoModel, AutoTokenizer
+
+    try:
+        with quiet():
+            model = AutoModel.from_pretrained(source, use_safetensors=True).eval().to(resolve_device(device))
+            wrapped = AutoTokenizer.from_pretrained(source)
+    except InputError:
+        raise
+    except Exception as error:  # whatever transformers and safetensors make of a foreign or broken folder
+        raise InputError(f"{source}: not a readable encoder ({str(error).splitlines()[0]})") from None
+    if not hasattr(wrapped, "backend_tokenizer") or not hasattr(model.config, "hidden_size"):
+        raise InputError(f"{source}: not a text encoder with a fast tokenizer")
+    tokenizer = wrapped.backend_tokenizer
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    before, after = (torch.tensor(ids, dtype=torch.long) for ids in around(tokenizer))
+    count = len(model.get_input_embeddings().weight)
+    table = torch.empty(count, model.config.hidden_size)  # (N, d)
+    for start in range(0, count, BATCH):
+        own = torch.arange(start, min(start + BATCH, count)).unsqueeze(1)
+        ids = torch.cat([before.expand(len(own), -1), own, after.expand(len(own), -1)], 1).to(model.device)
+        try:
+            states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state  # (n, T, d)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{source}: not a text encoder ({str(error).splitlines()[0]})") from None
+        table[start : start + len(own)] = states.float().mean(1).cpu()
+        report("vocabulary", start + len(own), count, {})
+    check_table(table, source)
+    table -= table.mean(0)  # what all outputs share says nothing about any of them
+    path = Path(source)
+    name = path.resolve().name if path.exists() else source
+    return Teacher(f"{name}{CONTEXTUAL}", fit_rows(table, tokenizer), tokenizer, licence_of(path))

@@ -11,20 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from ade.cli.demo import run_demo
 from ade.codebook import MARKER, Codebook
-from ade.data import EMBEDDED, has_split, load_dataset
-from ade.dataset import Dataset
-from ade.demo import run_demo
+from ade.data.dataset import Dataset
+from ade.data.loading import EMBEDDED, has_split, load_dataset
 from ade.distillation import count_tokens, distill
-from ade.encoders import contextual_teacher
 from ade.errors import InputError
 from ade.evaluation import evaluate
-from ade.fitting import held_back
 from ade.progress import Report, silent
 from ade.settings import Architecture, DistillationSettings, TeachingSettings, TrainingSettings
-from ade.teachers import load_teacher
-from ade.teaching import LabelTeacher, taught
-from ade.training import train
+from ade.teachers import contextual_teacher, load_teacher
+from ade.training.loop import train
+from ade.training.schedule import held_back
+from ade.training.soft_targets import LabelTeacher, taught
 from benchmarks.encoders import FineTuned
 from benchmarks.records import Run, fingerprint
 from benchmarks.tables import CONTEXTUAL, REVISION

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ade.distillation import distill
 from ade.errors import InputError
-from ade.packing import from_half, quantised
+from ade.packing.format import from_half, quantised
 from ade.progress import Report
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher

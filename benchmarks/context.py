@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ade.classifier import Classifier
 from ade.errors import InputError
-from ade.inference import Classifier
-from ade.inspection import read
+from ade.inspector.words import read
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings
-from ade.training import train
+from ade.training.loop import train
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import Run
 

@@ -14,7 +14,7 @@ from ade.distillation import distill
 from ade.progress import Report
 from ade.settings import Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import Teacher
-from ade.training import train
+from ade.training.loop import train
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import Run
 

@@ -10,12 +10,11 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from ade.batching import encode, shuffled_batches, sorted_batches
-from ade.dataset import Dataset
-from ade.folders import new_folder
-from ade.inference import quiet
-from ade.progress import Report, silent
-from ade.pursuit import resolve_device
+from ade.data.batches import encode, shuffled_batches, sorted_batches
+from ade.data.dataset import Dataset
+from ade.devices import resolve_device
+from ade.files import new_folder
+from ade.progress import Report, quiet, silent
 
 EPOCHS, RATE = 3, 5e-5
 FEW, FEW_EPOCHS, FEW_RATE = 20_000, 15, 1e-4  # up to so many rows: chosen on rows held back of the small sets

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ade.data.tokenize import tokenize
 from ade.errors import InputError
 from ade.model import AdeForSequenceClassification
-from ade.predictor import tokenize
 from ade.progress import Report
-from ade.projection import Projection, groups
-from ade.runtime import Runtime
+from ade.runtime.projection import Projection, groups
+from ade.runtime.runtime import Runtime
 from ade.settings import Architecture
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import Run

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ade.dataset import Dataset
-from ade.demo import fit_tfidf
+from ade.cli.demo import fit_tfidf
+from ade.data.dataset import Dataset
 from ade.evaluation import compare
 from ade.progress import Report
 from benchmarks.accuracy import Places, load_rows

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ade.inference import Classifier
+from ade.classifier import Classifier
 from ade.model import AdeForSequenceClassification
 from ade.progress import Report
 from ade.settings import Architecture
@@ -61,7 +61,7 @@ def run_service(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
 def _served(model: Path, batch: int, wait_ms: float) -> Iterator[str]:
     """The service as a user starts it; its address, once it is ready."""
     words = ["serve", str(model), "--port", "0", "--batch", str(batch), "--wait-ms", str(wait_ms), "--json"]
-    command = [sys.executable, "-m", "ade.cli", *words]
+    command = [sys.executable, "-m", "ade", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from torch.nn import functional as F
 
-from ade.budget import zipf
 from ade.distillation import count_tokens
+from ade.packing.budget import zipf
 from ade.progress import Report, silent
 from ade.teachers import Teacher, load_teacher
 from benchmarks.accuracy import Places, codebook_folder, codebook_for, load_rows

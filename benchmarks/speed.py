@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ade.accelerated import Accelerated
 from ade.codebook import Codebook
+from ade.devices import resolve_device
 from ade.embedding import AnchorEmbedding
 from ade.model import AdeForSequenceClassification, count_parameters
 from ade.progress import Report
-from ade.projection import Projection
-from ade.pursuit import resolve_device
-from ade.runtime import Runtime
+from ade.runtime.gpu import Accelerated
+from ade.runtime.projection import Projection
+from ade.runtime.runtime import Runtime
 from ade.settings import Architecture
 from benchmarks.accuracy import Places
 from benchmarks.records import Run

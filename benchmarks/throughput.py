@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ade.batching import Encoded, encode, sorted_batches
+from ade.classifier import Classifier, predict_logits
 from ade.codebook import Codebook
-from ade.inference import Classifier, predict_logits, quiet
+from ade.data.batches import Encoded, encode, sorted_batches
+from ade.data.tokenize import tokenize
 from ade.model import AdeForSequenceClassification
-from ade.packing import Packing
-from ade.predictor import tokenize
-from ade.progress import Report
+from ade.packing.format import Packing
+from ade.progress import Report, quiet
 from ade.settings import Architecture
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import FP32, INT8, LIMIT, Run

@@ -23,7 +23,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def commands() -> str:
     """Every verb with its help, as the terminal shows it."""
-    from ade.cli import app
+    from ade.cli.main import app
 
     verb = typer.main.get_command(app)
     page = ["# Commands", "", "What `ade VERB --help` says, made from the code.", ""]

@@ -49,7 +49,7 @@ def shoot(browser: Browser, address: str, name: str, theme: str, width: int, par
 def main() -> None:
     """Serve the model, take the pictures."""
     IMAGES.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "ade.cli", "serve", sys.argv[1], "--port", "0", "--json"]
+    command = [sys.executable, "-m", "ade", "serve", sys.argv[1], "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service, sync_playwright() as playwright:
         try:
             assert service.stdout is not None

@@ -12,9 +12,9 @@ from hypothesis import settings
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from ade import cli
+from ade.cli import main as cli
 from ade.codebook import Codebook
-from ade.dataset import Dataset
+from ade.data.dataset import Dataset
 from ade.teachers import Teacher
 
 if not torch.cuda.is_available():

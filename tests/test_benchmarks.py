@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import FILLER, WORDS, topic_texts, word_tokenizer
 from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -17,6 +16,7 @@ from benchmarks.book import Book
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
 from benchmarks.tables import TABLES, ade_run, distillation_of, peer_run, quick, runs_of, service_run
+from tests.conftest import FILLER, WORDS, topic_texts, word_tokenizer
 
 
 @pytest.fixture

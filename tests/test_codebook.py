@@ -2,13 +2,13 @@ import json
 
 import pytest
 import torch
-from conftest import ragged_codebook
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from ade.codebook import Codebook
 from ade.errors import InputError
+from tests.conftest import ragged_codebook
 
 COUNTS = st.one_of(
     st.lists(st.integers(1, 12), min_size=1, max_size=30),

@@ -2,15 +2,16 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import word_tokenizer
 from torch.nn import functional as F
 
 from ade import pursuit
+from ade.devices import resolve_device
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
-from ade.pursuit import pursue, resolve_device
+from ade.pursuit import pursue
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
+from tests.conftest import word_tokenizer
 
 
 def planted(tokens=400, anchors=20, dim=16, pairs=3, seed=0):

@@ -38,7 +38,7 @@ def test_the_site_builds_and_lists_every_verb(tmp_path):
     commands = (tmp_path / "site" / "commands" / "index.html").read_text("utf8")
     from typer.main import get_command
 
-    from ade.cli import app
+    from ade.cli.main import app
 
     for verb in get_command(app).commands:
         assert f"ade {verb}" in commands

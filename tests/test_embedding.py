@@ -1,11 +1,11 @@
 import pytest
 import torch
-from conftest import ragged_codebook
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ade import embedding
 from ade.embedding import AnchorEmbedding
+from tests.conftest import ragged_codebook
 
 COUNTS = st.one_of(
     st.lists(st.integers(1, 12), min_size=2, max_size=20),

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from conftest import ragged_codebook
 from torch import nn
 
 from ade.codebook import Codebook
 from ade.embedding import AnchorEmbedding
 from ade.model import AdeForSequenceClassification, count_parameters, grouped_positions, sinusoidal
 from ade.settings import Architecture
+from tests.conftest import ragged_codebook
 
 MODES = ["tokens", "anchors", "gated"]
 

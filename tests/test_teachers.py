@@ -4,7 +4,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import word_tokenizer
 from safetensors.torch import save_file
 from tokenizers import processors
 from transformers import (
@@ -23,9 +22,9 @@ from transformers import (
     Qwen2Config,
 )
 
-from ade.encoders import contextual_teacher
 from ade.errors import InputError
-from ade.teachers import load_teacher
+from ade.teachers import contextual_teacher, load_teacher
+from tests.conftest import word_tokenizer
 
 SMALL = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 FAMILIES = {

@@ -1,0 +1,297 @@
+"""What a person sees at the terminal: progress bars on stderr, tables of at most 100 columns on stdout."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ade.data.problems import Prediction, Tagged
+from ade.progress import Report
+
+if TYPE_CHECKING:
+    from ade.cli.demo import Demo
+    from ade.codebook import Codebook
+    from ade.evaluation import AnyEvaluation, Evaluation, TagEvaluation
+    from ade.inspector.words import TokenAnchors
+    from ade.integrations.onnx_export import ExportedFile
+
+WIDTH = 100
+
+
+def console() -> Console:
+    """Standard output; colours only on a terminal."""
+    found = Console()
+    width = min(WIDTH, found.width) if found.is_terminal else WIDTH
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+@contextmanager
+def progress() -> Iterator[Report]:
+    """A bar for each stage of a long piece of work, with the time left and the figures so far."""
+    stderr = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage, total=total, figures="")
+            bars.update(stages[stage], completed=done, total=total, figures=_figures(figures))
+
+        yield report
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    shown = {
+        "loss": "loss {:.3f}",
+        "accuracy": "acc {:.3f}",
+        "best": "dev {:.3f}",
+        "cosine": "cos {:.3f}",
+        "rate": "{:,.0f}/s",
+    }
+    return " ".join(text.format(figures[name]) for name, text in shown.items() if name in figures)
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    """A plain table: the first column to the left, numbers to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", header_style="dim")
+    return table
+
+
+def codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -> None:
+    """A fresh codebook: its shape, how close it is, what it saves."""
+    about = book.about
+    table = _table("codebook", str(folder))
+    table.add_row("teacher", f"{about['teacher']}  {book.vocabulary:,} x {book.dim}")
+    table.add_row(
+        "anchors",
+        f"{about.get('anchors', len(book.anchors)):,}, {about['dead_anchors'] or 'none'} unused",
+    )
+    table.add_row("pairs", f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token")
+    table.add_row(
+        "cosine to the teacher",
+        f"mean {about['cosine']:.4f}  5% {about['cosine_p5']:.3f}  95% {about['cosine_p95']:.3f}",
+    )
+    if book.packing is not None:
+        bits = f"{max(1, (book.packing.shared - 1).bit_length())} an index, {book.packing.weight_bits} a weight"
+        table.add_row("bits", f"{bits}, {book.packing.anchor_bits} a number of an anchor")
+        table.add_row("rows kept whole", f"{about['whole_8']:,} in 8 bits, {about['whole_4']:,} in 4")
+    table.add_row("size", f"{size(teacher_nbytes)} -> {size(book.nbytes)}, {teacher_nbytes / book.nbytes:.1f}x smaller")
+    to.print(table)
+
+
+def trained(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
+    """A fresh model: where it is and how good."""
+    table = _table("model", result["model"])
+    table.add_row("steps", f"{result['steps']:,}")
+    for name, value in result.items():
+        if name.startswith("dev_"):
+            table.add_row(f"{_named(name.removeprefix('dev_'))} on dev", _figure(name, value))
+    for name, value in result.get("test", {}).items():
+        if name in ("accuracy", "macro_f1", "micro_f1", "f1", "r2", "spearman"):
+            table.add_row(f"{_named(name)} on test", _figure(name, value))
+    table.add_row("model.safetensors", size(nbytes))
+    to.print(table)
+
+
+def _named(figure: str) -> str:
+    return figure.replace("_", " ").replace("f1", "F1").replace("r2", "R2")
+
+
+def _figure(name: str, value: float | None) -> str:
+    """A share as a percentage, a count or an error as it is."""
+    if value is None or isinstance(value, int):
+        return "-" if value is None else f"{value:,}"
+    plain = name.endswith(("error", "r2", "pearson", "spearman"))
+    return f"{value:.4g}" if plain else f"{100 * value:.2f}"
+
+
+def evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
+    """Figures; of single labels the confusion matrix, or the commonest confusions where it would not fit."""
+    figures = result.as_dict()
+    table = _table(*("texts" if name == "n" else _named(name) for name in figures))
+    table.add_row(*(_figure(name, value) for name, value in figures.items()))
+    to.print(table)
+    if "confusion" in vars(result):
+        _confusion(to, cast("Evaluation", result))
+
+
+def _confusion(to: Console, result: "Evaluation") -> None:
+    to.print()
+    if len(result.names) <= 8:
+        matrix = _table("true \\ predicted", *(name[:10] for name in result.names))
+        for name, row in zip(result.names, result.confusion, strict=True):
+            matrix.add_row(name[:16], *(f"{count:,}" for count in row))
+        to.print(matrix)
+        return
+    wrong = result.confusion.copy()
+    wrong[range(len(wrong)), range(len(wrong))] = 0
+    commonest = _table("commonest confusions", "taken for", "times", "of")
+    for place in wrong.ravel().argsort()[::-1][:10]:
+        true, taken = divmod(int(place), len(result.names))
+        if wrong[true, taken]:
+            total = int(result.confusion[true].sum())
+            commonest.add_row(result.names[true], result.names[taken], f"{wrong[true, taken]:,}", f"{total:,}")
+    to.print(commonest)
+
+
+def prediction(found: Prediction | Tagged) -> str:
+    """A line for a text: label and probability, the labels and theirs, or a number; a line a word of a sentence."""
+    if isinstance(found, Tagged):
+        return "".join(f"{word}\t{tag}\n" for word, tag in zip(found.words, found.tags, strict=True)) + "\n"
+    if found.probability is None:
+        return f"{found.label:.6g}\n"
+    if isinstance(found.label, list):
+        chances = found.probability if isinstance(found.probability, list) else []
+        return f"{'|'.join(found.label)}\t{'|'.join(f'{p:.4f}' for p in chances)}\n"
+    return f"{found.label}\t{found.probability:.4f}\n"
+
+
+def words(to: Console, found: "list[TokenAnchors]") -> None:
+    """A block for each token: its anchors, the heaviest first."""
+    for token in found:
+        name = token.word if token.token.strip("▁Ġ") == token.word else f"{token.word}: {token.token}"
+        table = Table(
+            title=name,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
+        )
+        table.add_column("anchor", justify="right", header_style="dim")
+        table.add_column("weight", justify="right", header_style="dim")
+        if any(use.in_context is not None for use in token.anchors):
+            table.add_column("here", justify="right", header_style="dim")
+        table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis")
+        for use in token.anchors:
+            here = [f"{use.in_context:+.3f}"] if use.in_context is not None else []
+            table.add_row(str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest))
+        to.print(table)
+        to.print()
+
+
+def exported(to: Console, files: "Sequence[ExportedFile]") -> None:
+    """The files of an export, and how far from PyTorch they are."""
+    table = _table("file", "size", "largest difference", "of the scores' spread", "same labels")
+    for each in files:
+        share = each.difference / each.spread if each.spread else 0.0
+        figures = (f"{each.difference:.1e}", f"{100 * share:.4f}%", f"{100 * each.same:.1f}%")
+        table.add_row(each.file, size(each.bytes), *figures)
+    to.print(table)
+
+
+def page(to: Console, result: Mapping[str, Any]) -> None:
+    """Where a page was written."""
+    count = result["texts"]
+    sentences = "1 sentence" if count == 1 else f"{count} sentences"
+    to.print(f"{result['html']}: {sentences}, {size(result['bytes'])}; open it in a browser")
+
+
+def parameters(to: Console, counts: Mapping[str, int]) -> None:
+    """The paper's appendix table."""
+    table = _table("component", "parameters")
+    for name, count in counts.items():
+        table.add_row(name.replace("_", " "), f"{count:,}")
+    to.print(table)
+
+
+def demo(to: Console, found: "Demo") -> None:
+    """The main job: the comparison, the sizes, and a look inside."""
+    table = _table("WordNet glosses, 25 classes", "accuracy", "macro F1", "training", "size")
+    for entry in found.entries:
+        figures = entry.evaluation
+        table.add_row(
+            entry.name,
+            f"{100 * figures.accuracy:.2f}",
+            f"{100 * figures.macro_f1:.2f}",
+            f"{entry.seconds:.0f} s",
+            size(entry.nbytes),
+        )
+    to.print(table)
+    book = found.codebook
+    to.print(
+        f"\nEmbedding table {size(found.table_nbytes)}, codebook {size(book.nbytes)}: "
+        f"{found.table_nbytes / book.nbytes:.1f}x smaller, mean cosine {book.about['cosine']:.3f}.\n"
+    )
+    words(to, found.words)
+    to.print(f"Everything is in {found.folder}. Try:")
+    to.print(f"  echo 'a wading bird with long legs' | ade predict {found.folder / 'ade'}")
+    to.print(f"  ade inspect {found.folder / 'ade'} bank")
+
+
+def reproduced(to: Console, result: Mapping[str, Any]) -> None:
+    """How many runs were made, and which could not be."""
+    to.print(f"{result['runs'] - len(result['failed'])} runs recorded in {result['results']}")
+    for line in result["failed"]:
+        to.print(f"not made: {line}")
+
+
+def speeds(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any], limit: str) -> None:
+    """Texts a second on a CPU, beside those of the system that is the `limit`."""
+    most = figures[limit]["texts_per_second"]
+    table = _table(f"{device['name']}, {device['threads']} cores", "texts/s", "of the limit", "one text")
+    for name, each in figures.items():
+        rate = each["texts_per_second"]
+        table.add_row(name, f"{rate:,.0f}", f"{100 * rate / most:.1f}%", f"{each['one_ms']:.2f} ms")
+    to.print(table)
+
+
+def latencies(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]) -> None:
+    """Milliseconds of a batch, and of one that fills a GPU, beside what the GPU does at best."""
+    kinds = ("eager_fp32", "compiled_bf16", "projected")
+    table = _table(f"{device['name']}, ms", *(kind.replace("_", " ") for kind in kinds))
+    for name, each in figures["models"].items():
+        table.add_row(name, *(f"{each[kind]['ms']:.3f}" if kind in each else "-" for kind in kinds))
+    to.print(table)
+    limits = figures["limits"]
+    for name, large in figures["large"].items():
+        floor = 1000 * max(large["bytes"] / limits["copy_bytes"], large["flops"] / limits["matmul_flops"])
+        share = f"{100 * floor / large['ms']:.0f}% of what reading and multiplying alone would allow"
+        to.print(f"{name}, {large['texts']:,} texts at once: {large['ms']:.2f} ms, {share}")
+    if limits:
+        copy, product = limits["copy_bytes"] / 1e12, limits["matmul_flops"] / 1e12
+        to.print(f"The device copies {copy:.2f} TB/s and multiplies {product:.0f} TFLOP/s in bfloat16.")
+
+
+def sizes(to: Console, result: Mapping[str, Any]) -> None:
+    """Ways to squeeze a table, at each budget."""
+    to.print(f"{result['teacher']}: {size(result['table_bytes'])} as it is")
+    table = _table("bytes asked for", "method", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
+    table.columns[1].justify = "left"
+    order = sorted(result["results"], key=lambda each: each["budget"])
+    for each in order:
+        if not each["bytes"]:
+            table.add_row(size(each["budget"]), each["method"], "does not fit")
+            continue
+        asked = size(each["budget"]) if each["bytes"] <= each["budget"] else "(as it comes)"
+        figures = [f"{each[name]:.3f}" for name in ("cosine", "weighted_cosine", "cosine_p5", "recall_at_10")]
+        table.add_row(asked, each["method"], size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
+    to.print(table)
+    to.print("Cosine to the teacher's rows: mean, weighted by frequency, 5th percentile; nearest neighbours kept.")

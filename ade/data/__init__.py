@@ -1,0 +1,1 @@
+"""Texts and labels: reading files, data sets, tokenizing, batches."""

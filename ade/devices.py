@@ -1,0 +1,28 @@
+"""Where work runs: the device a setting names, and the cores of this process."""
+
+import os
+from typing import TYPE_CHECKING
+
+from ade.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def resolve_device(name: str) -> "torch.device":
+    """The device of a name; `auto` is the GPU where there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("device 'cuda' was asked for, but no GPU is available; use 'auto' or 'cpu'")
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"unknown device '{name}'; use auto, cpu or cuda") from None
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

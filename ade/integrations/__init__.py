@@ -1,0 +1,1 @@
+"""Other libraries: scikit-learn, sentence-transformers, ONNX."""

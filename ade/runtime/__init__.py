@@ -1,0 +1,1 @@
+"""Prediction by exact tables: on CPUs with numpy alone, on GPUs with Triton kernels."""

@@ -1,0 +1,1 @@
+"""The HTTP service: batching concurrent requests, limits, metrics, graceful shutdown."""

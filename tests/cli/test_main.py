@@ -1,0 +1,293 @@
+"""The command line, run as a user runs it; every verb, and every bad input the same way: one line, status 2."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+SPEED = ["--steps", "400", "--batch-size", "16", "--learning-rate", "0.01", "--device", "cpu"]
+
+
+@pytest.fixture
+def book(ade, teacher_folder, tmp_path):
+    status, _, errors = ade(
+        "distill", "--teacher", teacher_folder, "--out", tmp_path / "book", "--anchors", 10, "--pairs", 3
+    )
+    assert (status, errors) == (0, "")
+    return tmp_path / "book"
+
+
+@pytest.fixture
+def model(ade, book, topic_folder, tmp_path):
+    status, _, errors = ade("train", "--codebook", book, "--data", topic_folder, "--out", tmp_path / "model", *SPEED)
+    assert (status, errors) == (0, "")
+    return tmp_path / "model"
+
+
+def test_from_teacher_to_prediction(ade, book, model, topic_folder, tmp_path):
+    status, out, _ = ade("evaluate", model, "--data", topic_folder, "--json")
+    figures = json.loads(out)
+    assert status == 0
+    assert set(figures) == {"accuracy", "macro_f1", "precision", "recall", "labels", "confusion", "n"}
+    assert figures["accuracy"] > 0.9
+    assert figures["n"] == 100
+    (tmp_path / "texts.txt").write_text("the coach and the team\n\nlunar probe\n")
+    status, out, _ = ade("predict", model, tmp_path / "texts.txt")
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert [label for label, _ in lines][::2] == ["sport", "space"]
+    assert len(lines) == 3
+    assert all(0 <= float(probability) <= 1 for _, probability in lines)
+    status, out, _ = ade("predict", model, tmp_path / "texts.txt", "--json")
+    assert json.loads(out)["predictions"][2]["label"] == "space"
+    for source in (book, model):
+        status, out, _ = ade("inspect", source, "bank", "comet", "--json")
+        words = json.loads(out)["words"]
+        assert [word["word"] for word in words] == ["bank", "comet"]
+        assert 1 <= len(words[0]["anchors"]) <= 3
+        assert words[0]["anchors"][0]["nearest"]
+
+
+def test_every_verb_speaks_to_people_too(ade, book, model, topic_folder):
+    for words, expected in (
+        (("evaluate", model, "--data", topic_folder), "macro F1"),
+        (("inspect", model, "bank"), "nearest words"),
+        (("params",), "2,367,749"),
+    ):
+        status, out, errors = ade(*words)
+        assert (status, errors) == (0, "")
+        assert expected in out
+        assert max(map(len, out.splitlines())) <= 100
+        assert "\x1b" not in out
+
+
+def test_params_json(ade):
+    status, out, _ = ade("params", "--json")
+    assert status == 0
+    assert json.loads(out)["total_trainable"] == 2_367_749
+
+
+def test_distill_json_and_corpus(ade, teacher_folder, tmp_path):
+    (tmp_path / "corpus.txt").write_text("the goal\nthe match\n" * 10)
+    words = (
+        "distill",
+        "--teacher",
+        teacher_folder,
+        "--anchors",
+        8,
+        "--pairs",
+        2,
+        "--json",
+        "--corpus",
+        tmp_path / "corpus.txt",
+    )
+    status, out, errors = ade(*words, "--out", tmp_path / "book", "--solver", "gradient", "--threshold", 0.1)
+    result = json.loads(out)
+    assert (status, errors) == (0, "")
+    assert result["settings"]["solver"] == "gradient"
+    assert 0 < result["cosine"] <= 1
+    assert result["ratio"] == pytest.approx(result["teacher_bytes"] / result["bytes"])
+
+
+def test_train_evaluates_a_test_split_and_resumes_to_the_same(ade, book, topic_folder, tmp_path):
+    words = (
+        "train",
+        "--codebook",
+        book,
+        "--data",
+        topic_folder,
+        "--out",
+        tmp_path / "m",
+        *SPEED,
+        "--attend",
+        "gated",
+        "--json",
+    )
+    status, out, _ = ade(*words)
+    first = json.loads(out)
+    assert status == 0
+    assert first["test"]["n"] == 100
+    assert ade(*words)[0] == 2  # the folder is taken
+    status, out, _ = ade(*words, "--resume")
+    assert json.loads(out) == first
+
+
+def test_no_sat_and_paper_preset(ade, book, topic_folder, tmp_path):
+    words = ("train", "--codebook", book, "--data", topic_folder, "--steps", 5, "--json", "--device", "cpu")
+    assert ade(*words, "--out", tmp_path / "a", "--no-sat")[0] == 0
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["sat"] is False
+    assert ade(*words, "--out", tmp_path / "b", "--preset", "paper")[0] == 0
+    assert json.loads((tmp_path / "b" / "training.json").read_text())["identity"]["learning_rate"] == 2e-5
+
+
+def test_bad_input_is_one_line_and_nothing_half_written(ade, book, model, topic_folder, teacher_folder, tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "precious.txt").write_text("mine")
+    one_class = tmp_path / "one.csv"
+    one_class.write_text("text,label\na,x\nb,x\n")
+    unseen = tmp_path / "unseen"
+    unseen.mkdir()
+    (unseen / "train.csv").write_text("text,label\ngoal,x\nbank,y\n" * 5)
+    (unseen / "test.csv").write_text("text,label\ngoal,z\n")
+    empty = tmp_path / "empty.csv"
+    empty.touch()
+    out = tmp_path / "out"
+    distill = ("distill", "--teacher", teacher_folder, "--out", out)
+    train = ("train", "--codebook", book, "--out", out)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    cases = [
+        ((*distill, "--anchors", 5000), "5000 anchors, but the teacher has only"),
+        ((*distill, "--anchors", 5, "--pairs", 6), "pairs must lie between"),
+        (("distill", "--teacher", tmp_path / "none.txt", "--out", out), "none.txt"),
+        (("distill", "--teacher", teacher_folder, "--out", full), "something else"),
+        ((*distill, "--solver", "magic"), "magic"),
+        ((*distill, "--corpus", tmp_path / "none.txt"), "No such file"),
+        ((*train, "--data", tmp_path / "none.csv"), "no such file"),
+        ((*train, "--data", empty), "empty"),
+        ((*train, "--data", one_class), "at least two classes"),
+        ((*train, "--data", topic_folder, "--text-column", "body"), "no column 'body'"),
+        ((*train, "--data", unseen), "not trained on: z"),
+        ((*train, "--data", topic_folder, "--heads", 3), "not divisible by 3 heads"),
+        ((*train, "--data", topic_folder, "--epochs", 1, "--steps", 1), "give one of them"),
+        (("train", "--codebook", full, "--data", topic_folder, "--out", out), "not a codebook folder"),
+        (("train", "--codebook", book, "--data", topic_folder, "--out", full), "something else"),
+        (("evaluate", full, "--data", topic_folder), "not a model folder"),
+        (("evaluate", model, "--data", topic_folder, "--split", "dev"), "has no dev file"),
+        (("predict", model, tmp_path / "none.txt"), "No such file"),
+        (("predict", model, model / "model.safetensors"), "not UTF-8"),
+        (("inspect", full, "word"), "not a model folder"),
+        (("params", "--dim", 0), "dim"),
+        (("nonsense",), "nonsense"),
+        ((*train,), "data"),
+    ]
+    for words, message in cases:
+        status, output, errors = ade(*words)
+        assert (status, output) == (2, ""), words
+        assert message in errors, (words, errors)
+        assert errors.startswith("ade: ")
+        assert errors.count("\n") == 1, errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (full / "precious.txt").read_text() == "mine"
+
+
+def _ade(*words, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "ade", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_predict_reads_standard_input(model):
+    with _ade("predict", model, "-", stdin=subprocess.PIPE) as process:
+        out, errors = process.communicate("the coach\nlunar probe\n", timeout=120)
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", "space"]
+    assert errors == ""
+    assert process.returncode == 0
+
+
+def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
+    words = (
+        "train",
+        "--codebook",
+        book,
+        "--data",
+        topic_folder,
+        "--out",
+        tmp_path / "m",
+        "--batch-size",
+        "16",
+        "--device",
+        "cpu",
+    )
+    with _ade(*words, "--steps", "4000") as process:
+        give_up = time.monotonic() + 120
+        while not (tmp_path / "m" / "checkpoint.safetensors").exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopped" in errors
+    assert "Traceback" not in errors
+    assert not [name for name in os.listdir(tmp_path / "m") if name.startswith(".")]
+    with _ade(*words, "--steps", "4000", "--resume", "--json") as process:
+        out, errors = process.communicate(timeout=300)
+    assert errors == ""
+    assert json.loads(out)["test"]["accuracy"] > 0.9
+
+
+def test_several_processes_train_the_same_model(book, topic_folder, tmp_path):
+    """Two processes share each batch; without dropout they end where one process ends, up to rounding."""
+    words = ("train", "--codebook", book, "--data", topic_folder, "--device", "cpu", "--steps", "40", "--json")
+    words = tuple(map(str, (*words, "--dropout", "0", "--token-dropout", "0", "--batch-size", "20")))
+    outputs = []
+    for count in (1, 2):
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "ade"]
+        command = [sys.executable, *launch, *words, "--out", str(tmp_path / str(count))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        outputs.append(json.loads(done.stdout))  # one object, whoever many processes there are
+    assert outputs[0]["test"]["n"] == 100
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
+    for name, tensor in one.items():
+        if name != "pooler.bias":  # shifts every score alike: its gradient is rounding alone
+            torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
+    assert any(not torch.equal(tensor, two[name]) for name, tensor in one.items())  # really summed in another order
+
+
+def test_a_reader_that_stops_early_is_no_error(model, tmp_path):
+    (tmp_path / "many.txt").write_text("the coach\n" * 20_000)
+    with _ade("predict", model, tmp_path / "many.txt") as process:
+        assert process.stdout.readline().startswith("sport")
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(timeout=120) == 0
+    assert errors == ""
+
+
+def test_no_words_at_all_is_a_call_for_help(ade):
+    status, out, _ = ade()
+    assert status == 0
+    assert "distill" in out
+    assert out.count("\n") > 10
+
+
+def test_labels_that_look_like_markup(ade, book, tmp_path):
+    (tmp_path / "odd.csv").write_text("text,label\n" + "goal,[/x]\nbank,[bold]\n" * 20)
+    words = ("train", "--codebook", book, "--data", tmp_path / "odd.csv", "--out", tmp_path / "odd", *SPEED)
+    assert ade(*words)[0] == 0
+    status, out, _ = ade("evaluate", tmp_path / "odd", "--data", tmp_path / "odd.csv")
+    assert status == 0
+    assert "[/x]" in out
+
+
+def test_the_main_job(ade, tmp_path):
+    """`ade run`, cut short: everything happens and everything is shown."""
+    status, out, errors = ade("run", "--epochs", "0.02", "--out", tmp_path / "demo")
+    assert (status, errors) == (0, "")
+    for expected in (
+        "TF-IDF + linear SVM",
+        "ADE without SAT",
+        "smaller, mean cosine",
+        "bank",
+        "spring",
+        "nearest words",
+    ):
+        assert expected in out
+    assert max(map(len, out.splitlines())) <= 100
+    status, out, _ = ade("predict", tmp_path / "demo" / "ade", "--json", "README.md")
+    assert status == 0
+
+
+def test_help_is_quick_to_import():
+    """Help and errors answer without loading torch."""
+    code = "import sys, ade.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,160 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+
+from ade.classifier import Classifier
+from ade.errors import InputError
+from ade.settings import Architecture, TeachingSettings, TrainingSettings
+from ade.training.loop import train
+from ade.training.soft_targets import LabelTeacher, taught, variants
+from tests.conftest import FILLER, WORDS, word_tokenizer
+
+NAMES = tuple(sorted(WORDS))
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A real BERT classifier, too small to know anything; its classes stand in another order than ours."""
+    folder = tmp_path_factory.mktemp("encoder")
+    words = word_tokenizer([*(word for group in WORDS.values() for word in group), *FILLER])
+    labels = dict(enumerate(reversed(NAMES)))
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=words.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, id2label=labels, label2id={name: i for i, name in labels.items()}, initializer_range=1.0,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+
+
+def test_opinions_are_the_encoders_own(encoder, topics):
+    """Against the same model called by hand, one text at a time: the padding and the order of classes are right."""
+    texts = [*topics.texts[:40], ""]
+    found = LabelTeacher.load(encoder, NAMES, "cpu").probabilities(texts)
+    model = BertForSequenceClassification.from_pretrained(encoder).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(encoder)
+    for row, text in zip(found[:40], texts, strict=False):
+        with torch.inference_mode():
+            logits = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits[0]
+        assert np.allclose(row, logits.softmax(0).flip(0).numpy(), atol=1e-3)
+    assert np.allclose(found.sum(1), 1, atol=2e-3)
+    assert found.std(0).max() > 0.01  # the texts do differ to it
+
+
+def test_it_is_asked_once(encoder, topics, tmp_path, monkeypatch):
+    teacher = LabelTeacher.load(encoder, NAMES, "cpu")
+    first = teacher.probabilities(topics.texts[:20])
+    monkeypatch.setattr(LabelTeacher, "_ask", lambda *_: pytest.fail("asked again"))
+    assert np.allclose(LabelTeacher.load(encoder, NAMES, "cpu").probabilities(topics.texts[:20]), first, atol=1e-3)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    with pytest.raises(pytest.fail.Exception, match="asked again"):
+        teacher.probabilities(topics.texts[:19])
+    with torch.no_grad():
+        teacher.model.classifier.bias += 1  # another model, another answer
+    with pytest.raises(pytest.fail.Exception, match="asked again"):
+        teacher.probabilities(topics.texts[:20])
+
+
+def test_taught_data_blends_labels_and_opinions(encoder, topics):
+    teacher = LabelTeacher.load(encoder, NAMES, "cpu")
+    extra = ["rocket of the team", "share price"]
+    lesson = taught(topics, teacher, TeachingSettings(variants=2, trust=0.25), extra)
+    assert len(topics) + 2 < len(lesson) <= 3 * (len(topics) + 2)
+    assert len(set(lesson.texts[len(topics) :])) == len(lesson) - len(topics)  # nothing twice
+    assert "" not in lesson.texts
+    assert list(lesson.texts[: len(topics)]) == list(topics.texts)
+    opinions = teacher.probabilities(lesson.texts)
+    sure = np.eye(3)[topics.labels]
+    assert np.allclose(lesson.targets[: len(topics)], 0.75 * sure + 0.25 * opinions[: len(topics)], atol=2e-3)
+    assert np.allclose(lesson.targets[len(topics) :], opinions[len(topics) :], atol=2e-3)
+
+
+def test_variants_are_stretches_of_their_texts():
+    texts = ["a b c d e f g h i j", "k", ""]
+    made = variants(texts, 30)
+    assert len(made) == 90
+    assert made == variants(texts, 30)
+    assert made != variants(texts, 30, seed=1)
+    for i, text in enumerate(made):
+        words, source = text.split(), texts[i % 3].split()
+        assert words == [word for word in source if word in words]  # in order, nothing new
+    assert max(len(text.split()) for text in made[::3]) > 6 > min(len(text.split()) for text in made[::3])
+
+
+def test_an_ade_model_can_teach(codebook, topics, tmp_path, ade, topic_folder):
+    """From the command line: train one, learn from it, with texts that have no label."""
+    (tmp_path / "more.txt").write_text("the rocket and the comet\n\nprofit of the bank\n")
+    codebook.save(tmp_path / "codebook")
+    common = ["train", "--codebook", tmp_path / "codebook", "--data", topic_folder, "--steps", 300, "--batch-size", 16]
+    common += ["--learning-rate", "5e-3", "--json", "--device", "cpu"]
+    assert ade(*common, "--out", tmp_path / "first")[0] == 0
+    lesson = ["--distill-from", tmp_path / "first", "--unlabelled", tmp_path / "more.txt", "--variants", 1]
+    status, out, err = ade(*common, "--out", tmp_path / "second", *lesson)
+    assert status == 0, err
+    assert json.loads(out)["test"]["accuracy"] > 0.8
+    names = Classifier.load(tmp_path / "second", "cpu").names
+    assert names == NAMES
+
+
+@pytest.mark.parametrize("names", [("sport", "money"), ("sport", "money", "music")])
+def test_a_teacher_of_other_classes_is_refused(encoder, names):
+    with pytest.raises(InputError, match=r"classes|does not know"):
+        LabelTeacher.load(encoder, names, "cpu")
+
+
+def test_what_is_no_classifier_is_refused_in_one_line(tmp_path, ade, codebook, topic_folder):
+    codebook.save(tmp_path / "codebook")
+    common = ["train", "--codebook", tmp_path / "codebook", "--data", topic_folder, "--out", tmp_path / "out"]
+    (tmp_path / "empty").mkdir()
+    status, _, err = ade(*common, "--distill-from", tmp_path / "empty")
+    assert status == 2
+    assert err.strip().splitlines()[-1].startswith(f"ade: {tmp_path / 'empty'}: not a readable sequence classifier")
+    status, _, err = ade(*common, "--unlabelled", tmp_path / "more.txt")
+    assert status == 2
+    assert "--distill-from" in err
+
+
+def test_an_encoder_without_a_classifier_is_refused(encoder, tmp_path):
+    BertModel.from_pretrained(encoder).save_pretrained(tmp_path / "headless")
+    shutil.copy(encoder / "tokenizer.json", tmp_path / "headless")
+    shutil.copy(encoder / "tokenizer_config.json", tmp_path / "headless")
+    with pytest.raises(InputError, match="without a trained classifier"):
+        LabelTeacher.load(tmp_path / "headless", ("LABEL_0", "LABEL_1"), "cpu")
+
+
+def test_classes_without_names_must_fit_by_number(topics):
+    """A teacher that is always right, but counts the classes otherwise."""
+    teacher = LabelTeacher(torch.nn.Linear(1, 1), word_tokenizer(["a"]), np.arange(3))
+    teacher.named = False
+    right = np.eye(3, dtype=np.float32)[topics.labels]
+    for answers, fits in ((right, True), (np.roll(right, 1, 1), False)):
+        teacher.probabilities = lambda texts, report, answers=answers: answers.copy()
+        if fits:
+            assert np.array_equal(taught(topics, teacher, TeachingSettings(variants=0)).targets, right)
+        else:
+            with pytest.raises(InputError, match="id2label"):
+                taught(topics, teacher, TeachingSettings(variants=0))
+
+
+def test_a_taught_run_goes_on(encoder, codebook, topics, tmp_path):
+    """The second time the answers come from the cache; they must be the same answers."""
+    rows, dev = topics.split(0.2, 0)
+    settings = TrainingSettings(steps=20, batch_size=16, device="cpu")
+    seen = []
+    for existing in ("refuse", "resume"):
+        lesson = taught(rows, LabelTeacher.load(encoder, NAMES, "cpu"), TeachingSettings(variants=1))
+        classifier = train(codebook, lesson, dev, settings, Architecture(heads=2), tmp_path / "run", existing)
+        seen.append(classifier.predict_proba(list(dev.texts)))
+    assert np.allclose(*seen, atol=1e-6)
+    with pytest.raises(InputError, match="dev split"):
+        train(codebook, lesson, None, settings)
