@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_paper import small_model
 from transformers import AutoModelForSequenceClassification, BertConfig
 
 from ade.classifier import Classifier, predict_logits
 from ade.data.batches import encode
 from ade.errors import InputError
 from tests.conftest import ragged_codebook
+from tests.test_paper import small_model
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
-from test_paper import small_model
 
 from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.errors import InputError
 from ade.evaluation import compare, evaluate, spread
 from tests.conftest import ragged_codebook
+from tests.test_paper import small_model
 
 
 @given(rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))

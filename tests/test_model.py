@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_paper import lively, small_model
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from ade.classifier import Classifier
@@ -15,6 +14,7 @@ from ade.errors import InputError
 from ade.model import AdeForSequenceClassification, AdeModel
 from ade.settings import Architecture
 from tests.conftest import ragged_codebook
+from tests.test_paper import lively, small_model
 
 IDS = torch.tensor([[3, 1, 5, 2], [4, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])

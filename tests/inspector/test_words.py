@@ -1,6 +1,5 @@
 import pytest
 import torch
-from test_paper import small_model
 
 from ade.classifier import Classifier
 from ade.codebook import Codebook
@@ -9,6 +8,7 @@ from ade.inspector.words import codebook_of, inspect_in_context, inspect_words, 
 from ade.model import AdeForSequenceClassification
 from ade.settings import Architecture
 from tests.conftest import word_tokenizer
+from tests.test_paper import small_model
 
 WORDS = ["cat", "dog", "car", "bus"]
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard, metadata_load
-from test_paper import lively, small_model
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -39,6 +38,7 @@ from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.teachers import load_teacher
 from ade.training.loop import train
 from tests.conftest import WORDS, ragged_codebook, topic_texts
+from tests.test_paper import lively, small_model
 
 NAMES = tuple(sorted(WORDS))
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics
-from test_paper import small_model
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
@@ -23,6 +22,7 @@ from ade.runtime.runtime import Runtime
 from ade.settings import STRONG, Architecture
 from ade.training.loop import train
 from tests.conftest import WORDS, ragged_codebook, topic_texts
+from tests.test_paper import small_model
 
 QUICK = replace(STRONG, steps=500, batch_size=16, learning_rate=5e-3, token_dropout=0.1, device="cpu")
 SHAPE = Architecture(attend="tokens", heads=2)
