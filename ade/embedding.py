@@ -8,11 +8,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ade.codebook import Codebook
+from ade.lexicon import Lexicon, LexiconShape, unpack
 from ade.packing import format as packing
 from ade.packing.format import Packing, Shape
 
@@ -177,6 +179,55 @@ class PackedEmbedding(Dictionary):
         """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
         index, weight, real = packing.lookup(self.shape, self.arrays(), self.starts(), ids)
         return index, weight.to(self.get_buffer("scale_range").dtype), real
+
+
+class LexiconLayer(nn.Module):
+    """A stored lexicon as a layer: token ids -> what its entries add to the class scores. Nothing is trained."""
+
+    def __init__(self, shape: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.shape = LexiconShape(**shape)
+        for name, (kind, size) in self.shape.arrays().items():
+            self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
+        self.scores = PackedEmbedding(self.shape.scores)
+        self._tables: tuple[Tensor, Tensor, Tensor] | None = None  # keys, squared idf, scores: made when first used
+        self.register_load_state_dict_post_hook(lambda layer, _: setattr(layer, "_tables", None))
+
+    def unpacked(self) -> Lexicon:
+        """The same for numpy."""
+        tensors = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
+        return unpack(self.shape, {n: (t.float() if t.is_floating_point() else t).numpy() for n, t in tensors.items()})
+
+    def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys (n,), squared inverse document frequencies (n + 1,) and scores (n + 1, C); the last row is of no entry."""
+        if self._tables is None or self._tables[0].device != device:
+            found = self.unpacked()
+            squares, scores = np.append(found.idf**2, 0), np.vstack([found.scores, 0 * found.bias])
+            tables = (found.keys, squares.astype(np.float32), scores.astype(np.float32))
+            with torch.inference_mode(False):
+                keys, weight, table = (torch.from_numpy(array).to(device) for array in tables)
+            self._tables = (keys, weight, table)
+        return self._tables
+
+    @torch.no_grad()
+    def entries(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Distinct entries of each text, ascending: (B, 2 L - 1), the number of entries where there is none."""
+        keys = self.tables(ids.device)[0]
+        none = len(keys)
+        pairs = self.shape.vocabulary * (ids[:, :-1] + 1) + ids[:, 1:]
+        wanted = torch.cat([ids, pairs], 1)
+        real = torch.cat([mask, mask[:, :-1] & mask[:, 1:]], 1)
+        place = torch.searchsorted(keys, wanted).clamp(max=none - 1)
+        entry = torch.where(real & (keys[place] == wanted), place, none).sort(1).values
+        repeated = F.pad(entry[:, 1:] == entry[:, :-1], (1, 0))
+        return entry.masked_fill(repeated, none)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """What the entries of each text add to its class scores: (B, C)."""
+        _, squares, scores = self.tables(ids.device)
+        entry = self.entries(ids, mask)
+        norm = squares[entry].sum(1, keepdim=True).sqrt().clamp(min=1e-12)  # (B, 1)
+        return F.embedding_bag(entry, scores, mode="sum") / norm + self.get_buffer("bias").float()
 
 
 def rounded(rows: Tensor, bits: int) -> Tensor:
