@@ -1,0 +1,144 @@
+"""The lexicon on a GPU: two Triton kernels, beside a plain PyTorch twin that says the same.
+
+`find_entries` looks every token and every pair of neighbours up by binary search over the sorted keys; `add_entries`
+sums the scores of a text's distinct entries and divides by the norm of their inverse document frequencies.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ade.lexicon import Lexicon
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # not on every platform
+    triton = None
+
+SEARCHED = 128  # look-ups a program
+COMPARED = 32  # entries compared with as many others at a time
+
+
+@dataclass(frozen=True)
+class LexiconTables:
+    """A lexicon on a device; the last row of squares and scores is that of no entry."""
+
+    vocabulary: int
+    keys: Tensor  # (n,) int64, ascending
+    squares: Tensor  # (n + 1,) float32: squared inverse document frequencies
+    scores: Tensor  # (n + 1, C) float32
+    bias: Tensor  # (C,) float32
+
+    @classmethod
+    def of(cls, lexicon: Lexicon, device: torch.device) -> "LexiconTables":
+        """The tables of a lexicon."""
+        squares = np.append(lexicon.idf.astype(np.float32) ** 2, np.float32(0))
+        scores = np.vstack([lexicon.scores, np.zeros_like(lexicon.bias)[None]]).astype(np.float32)
+        arrays = (lexicon.keys.astype(np.int64), squares, scores, lexicon.bias.astype(np.float32))
+        return cls(lexicon.vocabulary, *(torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays))
+
+
+def lexicon_scores(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
+    """What the lexicon adds to class scores (B, C) of ids (B, L) int32, of which each text has (B,) int32."""
+    if triton is not None and ids.is_cuda:
+        return add_entries(tables, find_entries(tables, ids, lengths))
+    return add_plainly(tables, find_plainly(tables, ids, lengths))
+
+
+def find_plainly(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
+    """The entry of each token and of each pair that begins with it, n where there is none: (B, 2 L) int32."""
+    none, wide = len(tables.keys), ids.long()
+    place = torch.arange(ids.shape[1], device=ids.device)
+    pairs = tables.vocabulary * (wide + 1) + wide.roll(-1, 1)
+    wanted = torch.cat([wide, pairs], 1)
+    real = torch.cat([place < lengths.unsqueeze(1), place + 1 < lengths.unsqueeze(1)], 1)
+    found = torch.searchsorted(tables.keys, wanted).clamp(max=max(0, none - 1))
+    return torch.where(real & (tables.keys[found] == wanted), found, none).int()
+
+
+def add_plainly(tables: LexiconTables, entries: Tensor) -> Tensor:
+    """The scores of each text's distinct entries, over their norm, and the bias: (B, C)."""
+    entry = entries.long().sort(1).values
+    repeated = F.pad(entry[:, 1:] == entry[:, :-1], (1, 0))
+    entry = entry.masked_fill(repeated, len(tables.keys))
+    norm = tables.squares[entry].sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+    return F.embedding_bag(entry, tables.scores, mode="sum") / norm + tables.bias
+
+
+if triton is not None:
+
+    @triton.jit
+    def _find(  # type: ignore[no-untyped-def]
+        ids, lengths, keys, out, count, length, vocabulary, STEPS: tl.constexpr, BLOCK: tl.constexpr
+    ):  # fmt: skip
+        place, text = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
+        inside, paired = place < 2 * length, place >= length
+        at = tl.where(paired, place - length, place)
+        real = inside & (at + tl.where(paired, 1, 0) < tl.load(lengths + text))
+        token = tl.load(ids + text * length + at, mask=real, other=0).to(tl.int64)
+        after = tl.load(ids + text * length + at + 1, mask=real & paired, other=0).to(tl.int64)
+        key = tl.where(paired, vocabulary * (token + 1) + after, token)
+        lower = tl.zeros((BLOCK,), tl.int32)  # keys below the one wanted
+        for step in tl.static_range(STEPS):
+            probe = lower + (1 << (STEPS - 1 - step))
+            within = probe <= count
+            below = tl.load(keys + probe - 1, mask=within, other=0) < key
+            lower = tl.where(within & below, probe, lower)
+        known = real & (lower < count)
+        known = known & (tl.load(keys + lower, mask=known, other=-1) == key)
+        tl.store(out + text * 2 * length + place, tl.where(known, lower, count), mask=inside)
+
+    @triton.jit
+    def _add(  # type: ignore[no-untyped-def]
+        entries, squares, scores, bias, out, count, width, labels, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+        COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        text, lane, column = tl.program_id(0), tl.arange(0, BLOCK), tl.arange(0, COLUMNS)
+        shown = column < labels
+        total = tl.zeros((COLUMNS,), tl.float32)
+        norm = tl.zeros((BLOCK,), tl.float32)
+        for step in range(STEPS):
+            place = step * BLOCK + lane
+            entry = tl.load(entries + text * width + place, mask=place < width, other=count)
+            repeated = tl.zeros((BLOCK,), tl.int32)
+            for earlier in range(step + 1):
+                other_place = earlier * BLOCK + lane
+                other = tl.load(entries + text * width + other_place, mask=other_place < width, other=count)
+                same = (entry[:, None] == other[None, :]) & (other_place[None, :] < place[:, None])
+                repeated += tl.sum(same.to(tl.int32), 1)
+            kept = (entry < count) & (repeated == 0)
+            norm += tl.load(squares + entry, mask=kept, other=0.0)
+            rows = tl.load(
+                scores + entry[:, None] * labels + column[None, :], mask=kept[:, None] & shown[None, :], other=0.0
+            )
+            total += tl.sum(rows, 0)
+        length = tl.sqrt(tl.sum(norm, 0))
+        added = total / tl.maximum(length, 1e-12) + tl.load(bias + column, mask=shown, other=0.0)
+        tl.store(out + text * labels + column, added, mask=shown)
+
+
+def find_entries(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
+    """`find_plainly` in one kernel."""
+    batch, length = ids.shape
+    count = len(tables.keys)
+    found = torch.empty(batch, 2 * length, dtype=torch.int32, device=ids.device)
+    _find[triton.cdiv(2 * length, SEARCHED), batch](
+        ids, lengths, tables.keys, found, count, length, tables.vocabulary, STEPS=count.bit_length(), BLOCK=SEARCHED
+    )
+    return found
+
+
+def add_entries(tables: LexiconTables, entries: Tensor) -> Tensor:
+    """`add_plainly` in one kernel: a program for each text."""
+    batch, width = entries.shape
+    labels = len(tables.bias)
+    added = torch.empty(batch, labels, dtype=torch.float32, device=entries.device)
+    _add[(batch,)](
+        entries, tables.squares, tables.scores, tables.bias, added, len(tables.keys), width, labels,
+        STEPS=triton.cdiv(width, COMPARED), BLOCK=COMPARED, COLUMNS=max(2, triton.next_power_of_2(labels)), num_warps=4,
+    )  # fmt: skip
+    return added
