@@ -19,7 +19,7 @@ from ade.data.tokenize import CHUNK, read_tokenizer
 from ade.devices import resolve_device
 from ade.embedding import PackedEmbedding
 from ade.errors import InputError, first_line
-from ade.files import MARKER, check_free, kind_of, model_folder, new_folder, reading_model
+from ade.files import MARKER, kind_of, model_folder, new_folder, reading_model
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdePreTrainedModel
 from ade.model_card import write_card
 from ade.predictor import Predictor
@@ -62,9 +62,7 @@ class Stored(Generic[Kind]):
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write a complete model folder: weights, config, tokenizer, model card."""
-        folder = Path(folder)
-        check_free(folder, {MARKER}, overwrite)
-        with new_folder(folder) as draft:
+        with new_folder(Path(folder), {MARKER}, overwrite) as draft:
             self.write(draft)
 
     def write(self, folder: Path) -> None:

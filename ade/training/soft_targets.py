@@ -165,7 +165,7 @@ def taught(
     labels = np.eye(len(data.names), dtype=np.float32)[data.labels]
     opinions[: len(texts)] = (1 - settings.trust) * labels + settings.trust * opinions[: len(texts)]
     classes = np.concatenate([data.labels, opinions[len(texts) :].argmax(1)])
-    return replace(data, texts=texts + more, labels=classes, targets=opinions)
+    return replace(data, texts=texts + more, labels=classes, targets=opinions, labelled=len(texts))
 
 
 def variants(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
