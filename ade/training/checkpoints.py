@@ -25,9 +25,8 @@ from ade.files import LOCK, check_free, locked, made, new_file, new_folder
 
 RUN, LAST, BEST = "run.json", "checkpoint.safetensors", "best.safetensors"
 METRICS, DONE = "metrics.jsonl", "training.json"
-LEFTOVER = re.compile(
-    r"\.(run|checkpoint|best|metrics)\.\w+\.\d+|finished|\.finished[-.].*"
-)  # drafts of a process that was killed
+# Drafts of a process that was killed.
+LEFTOVER = re.compile(r"\.(run|checkpoint|best|metrics)\.\w+\.\d+|finished|\.finished[-.].*")
 Existing = Literal["refuse", "resume", "overwrite"]
 
 
