@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from ade.data.tokenize import read_tokenizer
 from ade.errors import InputError
 from ade.files import new_folder
-from ade.packing.format import Packing, Shape, all_anchors, check, lookup, pack
+from ade.packing.format import Packing, Shape, all_anchors, check, check_finite, lookup, pack
 
 MARKER = "codebook.json"
 TENSORS = "codebook.safetensors"
@@ -49,6 +49,7 @@ class Codebook:
             raise InputError(f"{len(self.indices)} indices, {len(self.weights)} weights, the counts add up to {pairs}")
         if int(self.indices.min()) < 0 or int(self.indices.max()) >= len(self.anchors):
             raise InputError(f"an index lies outside the {len(self.anchors)} anchors")
+        check_finite({name: getattr(self, name).numpy() for name in ("anchors", "weights")})
 
     def __repr__(self) -> str:
         pairs = len(self.indices) / self.vocabulary
@@ -200,7 +201,10 @@ class Codebook:
             raise InputError(
                 f"{folder / TENSORS}: not a codebook, it holds {', '.join(sorted(tensors)[:5]) or 'nothing'}"
             )
-        return cls(**tensors, tokenizer=tokenizer, about=about)
+        try:
+            return cls(**tensors, tokenizer=tokenizer, about=about)
+        except InputError as error:
+            raise InputError(f"{folder / TENSORS}: not a whole codebook: {error}") from None
 
     @cached_property
     def _packed(self) -> tuple[Shape, dict[str, np.ndarray]]:

@@ -177,12 +177,14 @@ def kind_of(source: str | Path) -> str:
 
 @contextmanager
 def reading_model(folder: Path) -> Iterator[None]:
-    """Around the reading of a model folder: whatever is wrong with it is one clear error."""
+    """Around the reading of a model folder: whatever is wrong with it is one clear error that names it."""
     if not (folder / MARKER).is_file():
         raise InputError(f"{folder}: not a model folder (no {MARKER}); make one with 'ade train'")
     try:
         yield
-    except InputError:
-        raise
+    except InputError as error:
+        if str(folder) in str(error):
+            raise
+        raise InputError(f"{folder}: {error}") from None
     except Exception as error:  # whatever the libraries make of a foreign or broken folder
         raise InputError(f"{folder}: not a readable ADE model ({first_line(error)})") from None

@@ -16,6 +16,7 @@ from ade.training import loop as training
 from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN
 from ade.training.loop import train
 from ade.training.schedule import fitted, learning_rate, steps_of
+from ade.training.step import Stepper
 
 QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, device="cpu")
 
@@ -60,10 +61,10 @@ def test_few_rows_get_more_steps_and_more_dropout():
 @pytest.mark.parametrize("epochs", [7.0, 8.0, 9.0])
 def test_epochs_that_were_asked_for_stand(epochs):
     """Whatever their number: 8, which the preset takes, is not another way to leave them out."""
-    for rows in (of_size(32, 4), taught_of_size(32, 32)):
+    for rows in (of_size(64, 4), taught_of_size(64, 64)):
         settings = fitted(replace(STRONG, epochs=epochs), rows, mean_length=40)
         assert settings.steps == 0
-        assert steps_of(settings, len(rows)) == epochs * 32 / 64
+        assert steps_of(settings, len(rows)) == epochs
     assert steps_of(STRONG, 6_400) == 800
 
 
@@ -98,6 +99,31 @@ def test_soft_targets_are_what_is_learned(codebook, topics):
         codebook, rows, replace(topics, labels=turned), replace(QUICK, steps=400), Architecture(attend="tokens")
     )
     assert evaluate(classifier, replace(topics, labels=turned)).accuracy > 0.9
+
+
+@pytest.mark.parametrize("attend", ["tokens", "gated"])
+def test_a_run_that_diverges_stops_and_says_so(attend, codebook, topics, tmp_path):
+    """Steps so large that numbers overflow: no model, no success, a log that is JSON."""
+    settings = replace(QUICK, learning_rate=1e30, weight_decay=0.0)
+    with pytest.raises(InputError, match=r"diverged: by step \d+ of 60 .* lower learning rate than"):
+        train(codebook, topics, settings=settings, architecture=Architecture(attend=attend), out=tmp_path / "run")
+    assert not {"model.safetensors", DONE} & {path.name for path in (tmp_path / "run").iterdir()}
+    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="overwrite")
+
+
+def test_weights_that_are_not_finite_stop_a_run_before_they_are_kept(codebook, topics, tmp_path, monkeypatch):
+    """The loss is that of the step before: the weights are looked at, too."""
+
+    def spoiled(self, *arguments, step=Stepper.step):
+        found = step(self, *arguments)
+        with torch.no_grad():
+            self.wrapped.classifier.weight[0, 0] = float("nan")
+        return torch.ones_like(found)
+
+    monkeypatch.setattr(Stepper, "step", spoiled)
+    with pytest.raises(InputError, match="diverged: by step 3 of 60"):
+        train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    assert not (tmp_path / "run" / LAST).exists()
 
 
 def test_learning_rate_rises_then_falls_to_zero():
