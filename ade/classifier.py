@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from ade.data.batches import Encoded, sorted_batches
@@ -19,9 +19,10 @@ from ade.data.tokenize import CHUNK, read_tokenizer
 from ade.devices import resolve_device
 from ade.embedding import PackedEmbedding
 from ade.errors import InputError, first_line
-from ade.files import MARKER, check_free, kind_of, model_folder, new_folder, reading_model
+from ade.files import MARKER, kind_of, model_folder, new_folder, reading_model
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdePreTrainedModel
 from ade.model_card import write_card
+from ade.packing.format import check_finite
 from ade.predictor import Predictor
 from ade.progress import quiet
 
@@ -62,9 +63,7 @@ class Stored(Generic[Kind]):
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write a complete model folder: weights, config, tokenizer, model card."""
-        folder = Path(folder)
-        check_free(folder, {MARKER}, overwrite)
-        with new_folder(folder) as draft:
+        with new_folder(Path(folder), {MARKER}, overwrite) as draft:
             self.write(draft)
 
     def write(self, folder: Path) -> None:
@@ -183,6 +182,7 @@ def predict_tags(model: AdeForTokenClassification, texts: Encoded) -> np.ndarray
 
 def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the files of a model folder into a folder as it is: weights, config, tokenizer, model card."""
+    check_finite(model.arrays())  # before packing: whole numbers would hide it
     with quiet():
         packed = model.packed()
         packed.save_pretrained(folder)
@@ -205,6 +205,7 @@ def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind,
     if model.config.model_type != "ade" or any(found.values()):
         raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
     with reading_model(path):
+        check_finite(model.arrays())
         if isinstance(model.base_model.embedding, PackedEmbedding):
             model.base_model.embedding.starts()  # what is damaged is refused now
     return model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json", model.config.vocab_size)
@@ -224,4 +225,23 @@ def _wrapped(tokenizer: Tokenizer, max_length: int) -> PreTrainedTokenizerFast:
     }
     found = {kind: next((token for token in tokens if token in known), None) for kind, tokens in usual.items()}
     special = {kind: token for kind, token in found.items() if token is not None}
+    special.setdefault("pad_token", _padding(tokenizer))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=max_length, **special)
+
+
+def _padding(tokenizer: Tokenizer) -> str:
+    """A token to pad with where none is called so: a special one, or one whose spelling is found in no text.
+
+    Which one does not matter, padding is masked; but transformers looks for special tokens in a text before all others.
+    So of tokens that are not what their spelling is cut into, like '##ing', the longest; among plain words one will do
+    that is special only as a whole word.
+    """
+    special = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]
+    if special:
+        return special[0]
+    places = tokenizer.get_vocab()
+    longest = sorted(places, key=lambda token: (-len(token), places[token]))
+    marked = (token for token in longest if tokenizer.encode(token, add_special_tokens=False).ids != [places[token]])
+    chosen = next(marked, min(places, key=places.__getitem__))
+    tokenizer.add_special_tokens([AddedToken(chosen, single_word=True, normalized=False, special=True)])
+    return chosen

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from ade.data.tokenize import read_tokenizer
 from ade.errors import InputError
-from ade.files import check_free, new_folder
-from ade.packing.format import Packing, Shape, all_anchors, check, lookup, pack
+from ade.files import new_folder
+from ade.packing.format import Packing, Shape, all_anchors, check, check_finite, lookup, pack
 
 MARKER = "codebook.json"
 TENSORS = "codebook.safetensors"
@@ -49,6 +49,7 @@ class Codebook:
             raise InputError(f"{len(self.indices)} indices, {len(self.weights)} weights, the counts add up to {pairs}")
         if int(self.indices.min()) < 0 or int(self.indices.max()) >= len(self.anchors):
             raise InputError(f"an index lies outside the {len(self.anchors)} anchors")
+        check_finite({name: getattr(self, name).numpy() for name in ("anchors", "weights")})
 
     def __repr__(self) -> str:
         pairs = len(self.indices) / self.vocabulary
@@ -158,15 +159,17 @@ class Codebook:
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write `codebook.safetensors`, `codebook.json` and `tokenizer.json`, all of them or nothing."""
-        folder = Path(folder)
-        check_free(folder, {MARKER}, overwrite)
-        with new_folder(folder) as draft:
-            save_file(self._tensors(), draft / TENSORS)
-            form: dict[str, Any] = {"format": 1}
-            if self.packing is not None:
-                form = {"format": 2, "packing": self.packing.as_dict(), "packed": asdict(self._packed[0])}
-            (draft / MARKER).write_text(json.dumps({**form, **self.about}, indent=2) + "\n", "utf8")
-            self.tokenizer.save(str(draft / "tokenizer.json"), pretty=False)
+        with new_folder(Path(folder), {MARKER}, overwrite) as draft:
+            self.write(draft)
+
+    def write(self, folder: Path) -> None:
+        """Write the files of a codebook folder into a folder as it is."""
+        save_file(self._tensors(), folder / TENSORS)
+        form: dict[str, Any] = {"format": 1}
+        if self.packing is not None:
+            form = {"format": 2, "packing": self.packing.as_dict(), "packed": asdict(self._packed[0])}
+        (folder / MARKER).write_text(json.dumps({**form, **self.about}, indent=2) + "\n", "utf8")
+        self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Codebook":
@@ -198,7 +201,10 @@ class Codebook:
             raise InputError(
                 f"{folder / TENSORS}: not a codebook, it holds {', '.join(sorted(tensors)[:5]) or 'nothing'}"
             )
-        return cls(**tensors, tokenizer=tokenizer, about=about)
+        try:
+            return cls(**tensors, tokenizer=tokenizer, about=about)
+        except InputError as error:
+            raise InputError(f"{folder / TENSORS}: not a whole codebook: {error}") from None
 
     @cached_property
     def _packed(self) -> tuple[Shape, dict[str, np.ndarray]]:

@@ -75,9 +75,17 @@ class SegmentAwareTransformer(nn.Module):
         return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
 
 
-def real(ids: Tensor, mask: Tensor | None) -> Tensor:
-    """Which tokens are real: those of the mask, or all."""
-    return torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+def real_tokens(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Token ids (B, L) and which are real, all without a mask; a text without any token is one of id 0."""
+    if ids.shape[1] == 0:
+        ids = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
+        return ids, torch.ones_like(ids, dtype=torch.bool)
+    if mask is None:
+        return ids, torch.ones_like(ids, dtype=torch.bool)
+    mask = mask.bool()
+    first = torch.arange(ids.shape[1], device=ids.device) == 0  # (L,)
+    empty = first & ~mask.any(1, keepdim=True)  # (B, L): the first place of a text without any token
+    return ids.masked_fill(empty, 0), mask | empty
 
 
 class AdePreTrainedModel(PreTrainedModel):
@@ -202,10 +210,13 @@ class AdeModel(AdePreTrainedModel):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
         """Contextual vectors of the tokens: (B, L, d)."""
-        return BaseModelOutput(last_hidden_state=self.token_states(input_ids, real(input_ids, attention_mask)))
+        return BaseModelOutput(last_hidden_state=self.token_states(input_ids, attention_mask))
 
-    def token_states(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def token_states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Contextual vectors of the tokens (B, L, d); in `anchors` mode each is the mean of its anchors'."""
+        return self._token_states(*real_tokens(ids, mask))[:, : ids.shape[1]]
+
+    def _token_states(self, ids: Tensor, mask: Tensor) -> Tensor:
         mask = self._visible(mask)
         states, there = self._states(ids, mask)  # (B, T, d)
         if self.config.attend != "anchors":
@@ -216,8 +227,9 @@ class AdeModel(AdePreTrainedModel):
         counts = states.new_zeros(*ids.shape, 1).scatter_add(1, word, there.unsqueeze(2).to(states.dtype))
         return sums / counts.clamp(min=1)
 
-    def states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def states(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Contextual vectors (B, T, d) and the mask (B, T) of the real ones."""
+        ids, mask = real_tokens(ids, mask)
         return self._states(ids, self._visible(mask))
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -289,13 +301,12 @@ class AdeModel(AdePreTrainedModel):
         return encoded.to(self.norm.weight.dtype)
 
     def _visible(self, mask: Tensor) -> Tensor:
-        """Whole-token dropout: while training each text hides a random share of its tokens, never the first."""
+        """Whole-token dropout: while training each text loses a random share of its tokens, never the first."""
         if not self.training or self.config.token_dropout == 0:
             return mask
         share = torch.rand(len(mask), 1, device=mask.device) * self.config.token_dropout
         kept = torch.rand(mask.shape, device=mask.device) >= share
-        kept[:, 0] = True
-        return mask & kept
+        return mask & (kept | (mask.cumsum(1) == 1))  # wherever the first stands: padding may come before it
 
 
 class AdeForSequenceClassification(AdePreTrainedModel):
@@ -314,7 +325,7 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
         """Class logits, and the loss where labels are given: classes (B,), probabilities (B, C), numbers (B,)."""
-        states, mask = self.ade.states(input_ids, real(input_ids, attention_mask))  # (B, T, d), (B, T)
+        states, mask = self.ade.states(input_ids, attention_mask)  # (B, T, d), (B, T)
         logits = self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
         mean, deviation = scale_of(self.config.problem_type, self.config.scale)
         if (mean, deviation) != (0, 1):
@@ -361,7 +372,7 @@ class AdeForTokenClassification(AdePreTrainedModel):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> TokenClassifierOutput:
         """Logits (B, L, C), and the cross-entropy of the tokens whose label (B, L) is not -100."""
-        logits = self.classifier(self.dropout(self.ade.token_states(input_ids, real(input_ids, attention_mask))))
+        logits = self.classifier(self.dropout(self.ade.token_states(input_ids, attention_mask)))
         if labels is None:
             return TokenClassifierOutput(logits=logits)
         flat, wanted = logits.float().flatten(0, 1), labels.flatten()  # (B L, C), (B L,)

@@ -15,6 +15,9 @@ def _need(met: bool, name: str, what: str, given: object) -> None:
         raise InputError(f"{name} must be {what}, not {given}")
 
 
+EPOCHS = 8  # passes over the training rows where nobody asks for another number
+
+
 @dataclass(frozen=True)
 class DistillationSettings:
     """How a codebook is made."""
@@ -71,7 +74,10 @@ class Architecture:
 class TrainingSettings:
     """How a model is trained; the presets `PAPER` and `STRONG` are the two sets worth having."""
 
-    epochs: float = field(default=8.0, metadata={"help": "passes over the training rows"})
+    epochs: float | None = field(
+        default=None,
+        metadata={"help": f"passes over the training rows; not given, {EPOCHS}, or with --fit-to-data what suits them"},
+    )
     steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
     batch_size: int = field(default=64, metadata={"help": "texts a step"})
     learning_rate: float = field(
@@ -104,7 +110,7 @@ class TrainingSettings:
         _need(self.class_weights in ("none", "balanced"), "class_weights", "none or balanced", self.class_weights)
         for name in ("steps", "warmup_steps", "weight_decay", "seed"):
             _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
-        _need(self.epochs > 0, "epochs", "above 0", self.epochs)
+        _need(self.epochs is None or self.epochs > 0, "epochs", "above 0", self.epochs)
         _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         for name in ("dropout", "token_dropout"):
             _need(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", getattr(self, name))
@@ -148,7 +154,7 @@ class ServiceSettings:
 
 STRONG = TrainingSettings()
 PAPER = TrainingSettings(
-    epochs=8, batch_size=32, learning_rate=2e-5, warmup_steps=500, weight_decay=0.01,
+    epochs=EPOCHS, batch_size=32, learning_rate=2e-5, warmup_steps=500, weight_decay=0.01,
     fit_to_data=False, dropout=0.1, token_dropout=0.0, position_scale=1.0, train_anchors=True, train_weights=False,
 )  # fmt: skip
 PRESETS = {"strong": STRONG, "paper": PAPER}

@@ -80,6 +80,6 @@ class FineTuned:
 
     def save(self, folder: Path) -> None:
         """Write a folder transformers can load."""
-        with quiet(), new_folder(folder) as draft:
+        with quiet(), new_folder(folder, {"config.json"}) as draft:
             self.model.save_pretrained(draft)
             self.wrapped.save_pretrained(draft)

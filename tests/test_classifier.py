@@ -1,12 +1,21 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, BertConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, pipeline
 
 from ade.classifier import Classifier, predict_logits
 from ade.data.batches import encode
 from ade.errors import InputError
+from ade.integrations.onnx_export import export
+from ade.model import AdeForSequenceClassification
+from ade.packing.format import Packing
+from ade.runtime.runtime import Runtime
+from ade.settings import Architecture
 from tests.conftest import ragged_codebook
 from tests.test_paper import small_model
 
@@ -60,6 +69,93 @@ def test_save_and_load(classifier, tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(texts), classifier.predict_proba(texts))
     with pytest.raises(InputError, match="--overwrite"):
         classifier.save(tmp_path / "model")
+
+
+def words(*vocabulary: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=vocabulary[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_a_text_without_tokens_has_one_answer_everywhere(attend, tmp_path):
+    """That of one token, id 0; padding is another token, so that taking it for the text would be seen."""
+    classifier = Classifier(small_model(attend), words("w0", "w1", "w2", "w3", "w4", "[PAD]"))
+    classifier.save(tmp_path / "model")
+    export(classifier, tmp_path / "onnx")
+    model, tokenizer = classifier.model, AutoTokenizer.from_pretrained(tmp_path / "model")
+    expected = model(torch.tensor([[0]])).logits[0].detach().numpy()
+    other = model(torch.tensor([[5]])).logits[0].detach().numpy()
+    assert np.abs(expected - other).max() > 0.01
+
+    for predictor in (classifier, Classifier.load(tmp_path / "model", "cpu"), Runtime.load(tmp_path / "model")):
+        for texts in ([""], ["", "w1 w2"], [" \n", "w3"]):
+            np.testing.assert_allclose(predictor.predict_scores(texts)[0], expected, atol=1e-4)
+
+    alone, padded = tokenizer([""], return_tensors="pt"), tokenizer(["", "w1 w2"], padding=True, return_tensors="pt")
+    assert (alone["input_ids"].shape, padded["attention_mask"][0].tolist()) == ((1, 0), [0, 0])
+    session = InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
+    for batch in (alone, padded):
+        np.testing.assert_allclose(model(**batch).logits[0].detach().numpy(), expected, atol=1e-5)
+        fed = {name: batch[name].long().numpy() for name in ("input_ids", "attention_mask")}
+        np.testing.assert_allclose(session.run(["logits"], fed)[0][0], expected, atol=1e-4)
+
+    ask = pipeline("text-classification", str(tmp_path / "model"), top_k=None, function_to_apply="none")
+    for said in (ask("")[0] if isinstance(ask("")[0], list) else ask(""), ask(["", "w1 w2"], batch_size=2)[0]):
+        found = {each["label"]: each["score"] for each in said}
+        np.testing.assert_allclose([found[name] for name in classifier.names], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [("w0", "w1", "w2", "w3", "w4", "w5"), ("w", "w1", "w2", "w3", "w4", "w5"), ("w0", "##w", "w2", "w3", "w4", "w5")],
+)
+def test_a_tokenizer_without_padding_gets_some_and_reads_as_before(vocabulary, tmp_path):
+    classifier = Classifier(small_model(), words(*vocabulary))
+    classifier.save(tmp_path / "model")
+    texts = ["w0 w1", "w2 w3 w4", "w w5 ww w1w", "# w0w"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.pad_token in vocabulary
+    assert tokenizer(texts)["input_ids"] == [encoding.ids for encoding in words(*vocabulary).encode_batch(texts)]
+    said = pipeline("text-classification", str(tmp_path / "model"))(texts, batch_size=2)
+    assert [each["label"] for each in said] == classifier.predict(texts)
+    assert Runtime.load(tmp_path / "model").predict(texts) == classifier.predict(texts)
+
+
+@pytest.mark.parametrize("part", ["classifier.weight", "ade.embedding.anchors", "ade.embedding.weights"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_neither_written_nor_read(part, value, classifier, tmp_path):
+    classifier.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    tensors[part].view(-1)[-1] = value
+    save_file(tensors, path, {"format": "pt"})
+    for kind in (Classifier, Runtime):
+        with pytest.raises(InputError, match=rf"model: '{part}' holds numbers that are not finite"):
+            kind.load(tmp_path / "model")
+    with torch.no_grad():
+        classifier.model.get_parameter(part).view(-1)[0] = value
+    with pytest.raises(InputError, match="not finite"):
+        classifier.save(tmp_path / "broken")
+    assert not (tmp_path / "broken").exists()
+
+
+def test_weights_of_few_bits_that_are_not_finite(tmp_path):
+    """Packing makes whole numbers of everything, and keeps scales as the bits of float16."""
+    book = replace(ragged_codebook([1, 3, 2, 4, 1, 5]), packing=Packing())
+    model = AdeForSequenceClassification.from_codebook(book, "abc", Architecture(heads=2))
+    Classifier(model, book.tokenizer).save(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["classifier.scales"].view(torch.float16)[0] = float("nan")
+    save_file(tensors, path, {"format": "pt"})
+    for kind in (Classifier, Runtime):
+        with pytest.raises(InputError, match="not finite"):
+            kind.load(tmp_path / "model")
+    with torch.no_grad():
+        model.classifier.weight[0, 0] = float("nan")
+    with pytest.raises(InputError, match="not finite"):
+        Classifier(model, book.tokenizer).save(tmp_path / "broken")
 
 
 def test_another_kind_of_model_is_refused(classifier, tmp_path):

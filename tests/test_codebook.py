@@ -1,13 +1,16 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from ade.codebook import Codebook
 from ade.errors import InputError
+from ade.packing.format import Packing
 from tests.conftest import ragged_codebook
 
 COUNTS = st.one_of(
@@ -99,8 +102,6 @@ def test_bad_folders(tmp_path):
     path.write_bytes(whole[:-5])
     with pytest.raises(InputError, match="not a readable safetensors"):
         Codebook.load(tmp_path / "book")
-    from safetensors.torch import save_file
-
     save_file({"weight": torch.ones(2)}, path)
     with pytest.raises(InputError, match="not a codebook, it holds weight"):
         Codebook.load(tmp_path / "book")
@@ -110,6 +111,24 @@ def test_bad_folders(tmp_path):
     (tmp_path / "book" / "codebook.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(InputError, match="format"):
         Codebook.load(tmp_path / "book")
+
+
+@pytest.mark.parametrize("part", ["anchors", "weights"])
+@pytest.mark.parametrize("bits", [0, 8])
+def test_numbers_that_are_not_finite_are_refused(part, bits, tmp_path):
+    book = ragged_codebook([1, 2, 3])
+    book = replace(book, packing=Packing()) if bits else book
+    book.save(tmp_path / "book")
+    path = tmp_path / "book" / "codebook.safetensors"
+    tensors = load_file(path)
+    name = {"anchors": "anchor_scales", "weights": "scale_range"}[part] if bits else part
+    spoiled = tensors[name].view(torch.float16) if tensors[name].dtype == torch.int16 else tensors[name]
+    spoiled.view(-1)[-1] = float("nan")
+    save_file(tensors, path)
+    with pytest.raises(InputError, match=rf"{tmp_path / 'book'}.*not finite"):
+        Codebook.load(tmp_path / "book")
+    with pytest.raises(InputError, match="not finite"):
+        replace(book, **{part: getattr(book, part) * float("inf")})
 
 
 def test_an_occupied_folder_is_left_alone(tmp_path):

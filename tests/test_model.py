@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from ade.classifier import Classifier
 from ade.configuration import AdeConfig
 from ade.errors import InputError
-from ade.model import AdeForSequenceClassification, AdeModel
+from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
 from ade.settings import Architecture
 from tests.conftest import ragged_codebook
 from tests.test_paper import lively, small_model
@@ -58,6 +58,42 @@ print(type(model).__name__, found[0]["label"])
     assert done.returncode == 0, done.stderr[-1500:]
     assert done.stdout.split()[0] == "AdeForSequenceClassification"
     assert done.stdout.split()[1] in "abc"
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_a_row_without_tokens_is_one_token_of_id_0(attend):
+    """Whatever stands in the padding, and in training too: one such row must not spoil a batch."""
+    model = small_model(attend)
+    ids, mask = torch.tensor([[3, 1, 5, 2], [4, 4, 4, 4]]), torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]])
+    found = model(ids, mask).logits
+    torch.testing.assert_close(found[1:], model(torch.tensor([[0]])).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[:1], model(ids[:1]).logits, rtol=1e-5, atol=1e-5)
+    model.train()(ids, mask, labels=torch.tensor([0, 1])).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_token_dropout_never_takes_all_tokens_of_a_text_padded_on_the_left(attend):
+    model = small_model(attend).train()
+    model.config.token_dropout = 0.99
+    ids, mask = torch.tensor([[0, 0, 3, 1]] * 64), torch.tensor([[0, 0, 1, 1]] * 64)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        visible = model.ade._visible(mask.bool())
+        assert visible[:, 2].all()
+        assert not visible[:, :2].any()
+        assert not visible[:, 3].all()
+    assert torch.isfinite(model(ids, mask).logits).all()
+
+
+def test_tokens_of_a_row_without_any(tmp_path):
+    """A vector a token asked for, none where there is none."""
+    model = AdeForTokenClassification.from_codebook(ragged_codebook([1, 3, 2, 4, 1, 5]), "abc", Architecture(heads=2))
+    assert model(torch.zeros(2, 0), torch.zeros(2, 0)).logits.shape == (2, 0, 3)
+    found = model.eval()(IDS, torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]]), labels=torch.full((2, 4), -100))
+    assert torch.isfinite(found.logits).all()
+    assert found.loss == 0
 
 
 def test_auto_model_gives_token_vectors(tmp_path):

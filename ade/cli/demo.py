@@ -59,7 +59,7 @@ class Demo:
         }
 
 
-def run_demo(folder: Path, seed: int = 0, epochs: float = SHORT.epochs, report: Report = silent) -> Demo:
+def run_demo(folder: Path, seed: int = 0, epochs: float | None = SHORT.epochs, report: Report = silent) -> Demo:
     """Distil, train with and without SAT, train the peer, evaluate all on the same split."""
     teacher = load_teacher(DEFAULT_TEACHER)
     rows, test = load_dataset(EMBEDDED, "train"), load_dataset(EMBEDDED, "test")

@@ -27,12 +27,11 @@ def export(
 ) -> None:
     """ONNX in float32 and int8, checked against PyTorch, with tokenizer and labels."""
     from ade.classifier import Classifier
-    from ade.files import check_free
-    from ade.integrations.onnx_export import INT8
-    from ade.integrations.onnx_export import export as exported
+    from ade.files import new_folder
+    from ade.integrations.onnx_export import INT8, write_export
 
-    check_free(out, {INT8}, overwrite)
-    files = exported(Classifier.load(model, "cpu"), out, overwrite, seed)
+    with new_folder(out, {INT8}, overwrite) as draft:
+        files = write_export(Classifier.load(model, "cpu"), draft, seed)
     result = {"folder": str(out), "files": [each.as_dict() for each in files]}
     show(result, as_json, lambda to: display.exported(to, files))
 

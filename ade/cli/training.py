@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,6 +24,7 @@ from ade.cli.options import (
 )
 from ade.data.problems import SINGLE
 from ade.errors import InputError
+from ade.progress import Report
 from ade.settings import (
     PRESETS,
     SHAPES,
@@ -32,6 +33,11 @@ from ade.settings import (
     TeachingSettings,
     TrainingSettings,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ade.teachers import Teacher
 
 SPLITS = ("train", "dev", "test")
 
@@ -55,32 +61,14 @@ def distill(
 ) -> None:
     """Distil a pretrained embedding table into a codebook (stages 1 and 2)."""
     from ade.codebook import MARKER
-    from ade.distillation import count_tokens
     from ade.distillation import distill as distil
-    from ade.files import check_free
-    from ade.teachers import load_teacher
+    from ade.files import new_folder
 
-    check_free(out, {MARKER}, overwrite)
     chosen = DistillationSettings(**pick(DistillationSettings, settings))
-    if contextual:
-        from ade.teachers import contextual_teacher
-
-        with display.progress() as report:
-            loaded = contextual_teacher(teacher, chosen.device, report)
-    else:
-        loaded = load_teacher(teacher)
-    if prune_vocabulary is not None:
-        from ade.packing.prune_vocabulary import pruned
-
-        with lines_of(str(prune_vocabulary)) as lines:
-            loaded = pruned(loaded, lines)
-    frequencies = None
-    if corpus is not None:
-        with lines_of(str(corpus)) as lines:
-            frequencies = count_tokens(loaded.tokenizer, lines, len(loaded.table))
-    with display.progress() as report:
+    with new_folder(out, {MARKER}, overwrite) as draft, display.progress() as report:
+        loaded, frequencies = _teacher(teacher, contextual, chosen.device, prune_vocabulary, corpus, report)
         codebook = distil(loaded, chosen, frequencies, report)
-    codebook.save(out, overwrite)
+        codebook.write(draft)
     sizes = {
         "bytes": codebook.nbytes,
         "teacher_bytes": loaded.nbytes,
@@ -91,6 +79,24 @@ def distill(
         as_json,
         lambda to: display.codebook(to, out, codebook, loaded.nbytes),
     )
+
+
+def _teacher(
+    source: str, contextual: bool, device: str, prune_vocabulary: Path | None, corpus: Path | None, report: Report
+) -> "tuple[Teacher, Tensor | None]":
+    """The table to distil, with the tokens that are wanted, and how often each occurs where a corpus says so."""
+    from ade.distillation import count_tokens
+    from ade.packing.prune_vocabulary import pruned
+    from ade.teachers import contextual_teacher, load_teacher
+
+    loaded = contextual_teacher(source, device, report) if contextual else load_teacher(source)
+    if prune_vocabulary is not None:
+        with lines_of(str(prune_vocabulary)) as lines:
+            loaded = pruned(loaded, lines)
+    if corpus is None:
+        return loaded, None
+    with lines_of(str(corpus)) as lines:
+        return loaded, count_tokens(loaded.tokenizer, lines, len(loaded.table))
 
 
 @flags_of(TrainingSettings, Architecture, TeachingSettings, optional=True)
@@ -127,12 +133,15 @@ def train(
     chosen = replace(PRESETS[preset], **pick(TrainingSettings, settings))
     shape = replace(SHAPES[preset], **pick(Architecture, settings))
     existing: Literal["refuse", "resume", "overwrite"] = "resume" if resume else "overwrite" if overwrite else "refuse"
+    first = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and speaks
     with display.progress() as report:
         if distill_from is not None:
-            from ade.training.checkpoints import check_run_folder
+            from ade.training.checkpoints import claimed
             from ade.training.soft_targets import LabelTeacher, taught
 
-            check_run_folder(out, existing)  # before anything takes time
+            if first:
+                with claimed(out, existing):  # it can be had: found out before anything takes time
+                    pass
             if parts["train"].problem != SINGLE or not hasattr(parts["train"], "texts"):
                 raise InputError("--distill-from teaches models that give a text one label")
             if "dev" not in parts:
@@ -142,7 +151,7 @@ def train(
             parts["train"] = taught(parts["train"], teacher, teaching, texts_of(unlabelled), report)
             del teacher  # its memory is wanted
         predictor = fit(book, parts["train"], parts.get("dev"), chosen, shape, out, existing, report)
-    if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first one speaks
+    if not first:
         return
     about = json.loads((out / "training.json").read_text("utf8"))
     result = {"model": str(out), **{name: value for name, value in about.items() if name != "identity"}}

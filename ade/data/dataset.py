@@ -51,6 +51,7 @@ class Dataset:
     names: tuple[str, ...]
     targets: np.ndarray | None = None  # (n, C) float32: probabilities to learn in place of the labels
     name: str = ""  # what people call it
+    labelled: int | None = None  # rows that have a label, not a teacher's answer alone: the first ones; None for all
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -66,7 +67,8 @@ class Dataset:
         """The given rows as a data set of their own, with the same label names."""
         texts = self.texts.take(rows) if isinstance(self.texts, Texts) else [self.texts[int(i)] for i in rows]
         targets = None if self.targets is None else self.targets[rows]
-        return replace(self, texts=texts, labels=self.labels[rows], targets=targets)
+        labelled = None if self.labelled is None else int((rows < self.labelled).sum())
+        return replace(self, texts=texts, labels=self.labels[rows], targets=targets, labelled=labelled)
 
     def split(self, share: float, seed: int) -> tuple["Dataset", "Dataset"]:
         """Two data sets, the second with this share of every class, or of all rows where they have not one class each.

@@ -22,7 +22,7 @@ from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.tokenize import around
 from ade.errors import InputError
-from ade.files import check_free, new_folder
+from ade.files import new_folder
 from ade.integrations.onnx_graph import graph_of
 from ade.model import AdeForSequenceClassification
 from ade.packing import format as packing
@@ -60,8 +60,12 @@ def export(
     classifier: Classifier, folder: str | Path, overwrite: bool = False, seed: int = 0
 ) -> tuple[ExportedFile, ...]:
     """Write a model as ONNX, in float32 and in 8 bits, with its tokenizer and labels; nothing where a file differs."""
-    folder = Path(folder)
-    check_free(folder, {INT8}, overwrite)
+    with new_folder(Path(folder), {INT8}, overwrite) as draft:
+        return write_export(classifier, draft, seed)
+
+
+def write_export(classifier: Classifier, folder: Path, seed: int = 0) -> tuple[ExportedFile, ...]:
+    """Write the files of an export into a folder as it is."""
     _check_installed()
     problem = classifier.problem
     model = copy.deepcopy(classifier.model.packed()).to("cpu", torch.float32).eval()
@@ -76,12 +80,11 @@ def export(
         _checked(FP32, made[FP32], batches, expected, expected, problem),
         _checked(INT8, made[INT8], batches, expected, _asked(narrow, batches), problem),
     )
-    with new_folder(folder) as draft:
-        for name, data in made.items():
-            (draft / name).write_bytes(data)
-        classifier.tokenizer.save(str(draft / "tokenizer.json"), pretty=False)  # it cuts to max_tokens
-        about = _about(classifier, problem, checked)
-        (draft / "config.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf8")
+    for name, data in made.items():
+        (folder / name).write_bytes(data)
+    classifier.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)  # it cuts to max_tokens
+    about = _about(classifier, problem, checked)
+    (folder / "config.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf8")
     return checked
 
 

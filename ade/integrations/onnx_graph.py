@@ -90,9 +90,9 @@ def graph_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray], problem
     """A stored model, packed or not, as an ONNX file: `logits`, and `probabilities` where the problem has any."""
     g = Graph()
     layers = _Layers(g, config, state)
-    shape, mask = g.Shape("input_ids"), g.cast("attention_mask", "BOOL")  # (2,), (B, L)
+    ids, mask = _real_tokens(g)  # (B, L)
     pairs: _Pairs = _Packed(g, config, state) if config.get("packed") else _Plain(g, state)
-    states, mask = _states(g, config, layers, pairs, shape, mask)  # (B, T, d), (B, T)
+    states, mask = _states(g, config, layers, pairs, ids, mask)  # (B, T, d), (B, T)
     share = _listening(g, config, layers, states, mask)  # (B, 1, T)
     pooled = g.Squeeze(g.MatMul(share, states), [1])  # (B, d)
     mean, scale = scale_of(problem, config.get("scale"))
@@ -108,12 +108,24 @@ def graph_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray], problem
     return g.model(outputs)
 
 
+def _real_tokens(g: Graph) -> tuple[str, str]:
+    """Token ids and which are real (B, L); a text without any token is one of id 0: `model.real_tokens`."""
+    missing = g.Sub(1, g.Min(g.Gather(g.Shape("input_ids"), 1), 1))  # one, where no text has a token
+    pads = g.Concat([0, 0, 0], g.Unsqueeze(missing, [0]), axis=0)
+    ids, number = (g.Pad(name, pads) for name in ("input_ids", "attention_mask"))
+    mask = g.cast(number, "BOOL")
+    first = g.Equal(g.Range(0, g.Gather(g.Shape(ids), 1), 1), 0)  # (L,)
+    empty = g.And(first, g.Not(g.cast(g.ReduceMax(g.cast(mask, "INT64"), axes=[1]), "BOOL")))  # (B, L)
+    return g.Where(empty, 0, ids), g.Or(mask, empty)
+
+
 def _states(
-    g: Graph, config: Mapping[str, Any], layers: "_Layers", pairs: "_Pairs", shape: str, mask: str
+    g: Graph, config: Mapping[str, Any], layers: "_Layers", pairs: "_Pairs", ids: str, mask: str
 ) -> tuple[str, str]:
     """Contextual vectors (B, T, d) and the mask (B, T) of the real ones: `AdeModel.states`, in its three readings."""
-    ids, length = g.Reshape("input_ids", [-1]), g.Gather(shape, 1)  # (n,), ()
-    index, weight, there = pairs.of(ids)  # (n, k)
+    shape = g.Shape(ids)  # (2,)
+    length = g.Gather(shape, 1)  # ()
+    index, weight, there = pairs.of(g.Reshape(ids, [-1]))  # (n, k)
     if config["attend"] == "anchors":
         index, weight, word, mask = _expanded(g, index, weight, there, mask, shape)  # (B, T)
         own = g.Gather(layers.norm(pairs.anchors()), index)  # (B, T, d)

@@ -280,6 +280,15 @@ def layer_weight(weight: Array, scales: Array, inputs: int) -> Array:
     return numbers * from_half(scales)[:, None]
 
 
+def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse stored arrays with NaN or infinity in them, as those of a model that diverged."""
+    for name, array in arrays.items():
+        if array.dtype == np.int16 and not name.endswith("indices"):
+            array = array.view(np.float16)  # what `half` stored
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InputError(f"'{name}' holds numbers that are not finite (NaN or infinity)")
+
+
 def as_float(array: Array) -> Array:
     """As float32."""
     return array.astype(np.float32) if isinstance(array, np.ndarray) else array.float()

@@ -21,6 +21,7 @@ from ade.data.tokenize import read_tokenizer
 from ade.devices import cores
 from ade.errors import InputError
 from ade.files import MARKER, model_folder, reading_model
+from ade.packing.format import check_finite
 from ade.predictor import Predictor
 from ade.runtime.projection import CACHED_TYPES, Projection
 
@@ -111,7 +112,9 @@ class Runtime(Predictor):
             config = json.loads((path / MARKER).read_text("utf8"))
             if config.get("model_type") != "ade":
                 raise InputError(f"{path}: not an ADE model (its model_type is {config.get('model_type')})")
-            projection = Projection(config, _read_state(path / "model.safetensors"), cached_types)
+            state = _read_state(path / "model.safetensors")
+            check_finite(state)
+            projection = Projection(config, state, cached_types)
             names = names_of(config.get("id2label"), projection.labels)
         tokenizer = read_tokenizer(path / "tokenizer.json", projection.pairs.vocabulary)
         return cls(projection, tokenizer, names, threads, problem_of(config.get("problem_type"), projection.labels))

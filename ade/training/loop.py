@@ -8,6 +8,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -32,7 +34,7 @@ from ade.evaluation import KINDS, AnyEvaluation, TagEvaluation, evaluate_tagger,
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, TrainingSettings
-from ade.training.checkpoints import Existing, RunFolder, check_run_folder
+from ade.training.checkpoints import Existing, RunFolder, claimed
 from ade.training.move_pairs import Adapter, settled
 from ade.training.schedule import check_answers, class_weights, fitted, held_back, learning_rate, steps_of
 from ade.training.step import Stepper
@@ -60,7 +62,7 @@ class _Run:
     kept: float = -math.inf  # the same of the weights that are kept
     stale: int = 0  # looks at dev since they were
     kept_weights: dict[str, Tensor] = field(default_factory=dict)
-    kept_figures: dict[str, Any] = field(default_factory=dict)  # all of them, where the look was in this process
+    kept_figures: dict[str, Any] = field(default_factory=dict)  # all of them
 
 
 @overload
@@ -108,28 +110,49 @@ def train(
         check_answers(data)  # what is left may be all alike
     if data.problem != dev.problem or type(data) is not type(dev):
         raise InputError(f"the training rows are for {data.problem}, the dev rows for {dev.problem}")
-    architecture = architecture or Architecture()
+    architecture, accelerator = architecture or Architecture(), _accelerator(settings)
     if out is None:
-        run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
+        run = _prepare(accelerator, codebook, data, dev.relabelled(data.names), settings, architecture, report)
         _loop(run, None, report)
         return run.predictor
-    check_run_folder(Path(out), existing)  # before anything takes time
-    run = _prepare(codebook, data, dev.relabelled(data.names), settings, architecture, report)
-    folder = RunFolder(Path(out), _identity(run, codebook, architecture))
-    if run.accelerator.is_main_process:
+    # Before anything takes time; of several processes the first one writes.
+    with claimed(Path(out), existing) if accelerator.is_main_process else nullcontext():
+        run = _prepare(accelerator, codebook, data, dev.relabelled(data.names), settings, architecture, report)
+        return _train_in(RunFolder(Path(out), _identity(run, codebook, architecture)), existing, run, report)
+
+
+def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) -> Classifier | Tagger:
+    """Train with checkpoints in a folder, from the one there is, and put the finished model there."""
+    main = run.accelerator.is_main_process
+    if main:
         folder.begin(existing)
     run.accelerator.wait_for_everyone()
     if folder.finished:
-        return type(run.predictor).load(out, settings.device)
+        return type(run.predictor).load(folder.folder, run.settings.device)
+
     _restore(run, folder)
-    _loop(run, folder if run.accelerator.is_main_process else None, report)
-    if run.accelerator.is_main_process:
+    _loop(run, folder if main else None, report)
+    if main:
         folder.finish(run.predictor, {f"dev_{run.figure}": run.kept, "steps": run.step})
     run.accelerator.wait_for_everyone()
     return run.predictor
 
 
+def _accelerator(settings: TrainingSettings) -> Accelerator:
+    device = resolve_device(settings.device)
+    narrow = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if AcceleratorState._shared_state and AcceleratorState().distributed_type == DistributedType.NO:
+        AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run of this process may have used another
+    return Accelerator(
+        mixed_precision="bf16" if narrow else "no",
+        cpu=device.type == "cpu",
+        # Buffers never change, and their two-byte integers cannot be broadcast.
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+
+
 def _prepare(
+    accelerator: Accelerator,
     codebook: Codebook,
     data: Dataset | TaggedDataset,
     dev: Dataset | TaggedDataset,
@@ -137,16 +160,6 @@ def _prepare(
     architecture: Architecture,
     report: Report,
 ) -> _Run:
-    device = resolve_device(settings.device)
-    narrow = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    if AcceleratorState._shared_state and AcceleratorState().distributed_type == DistributedType.NO:
-        AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run of this process may have used another
-    accelerator = Accelerator(
-        mixed_precision="bf16" if narrow else "no",
-        cpu=device.type == "cpu",
-        # Buffers never change, and their two-byte integers cannot be broadcast.
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-    )
     texts, labels, scale = _encoded(codebook.tokenizer, data, architecture.max_tokens, report)
     settings = fitted(settings, data, float(texts.lengths.mean()))
     torch.manual_seed(settings.seed)
@@ -238,6 +251,7 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
         look = run.step % every == 0 or run.step == run.total
         if run.step % 20 == 0 or look:
             loss, hits = (sums / seen).tolist()
+            _check_finite(run, loss)
             figures |= {"loss": loss, "rate": seen / (time.perf_counter() - began)}
             figures |= {} if run.stepper.problem == REGRESSION else {"accuracy": hits}
             report("train", run.step, run.total, figures)
@@ -247,18 +261,24 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
             figures |= {"step": run.step, f"dev_{run.figure}": _look(run), "best": run.best}
             if folder is not None:
                 folder.log(figures)
-                progress = {"step": run.step, "best": run.best, "kept": run.kept, "stale": run.stale}
-                folder.save(progress, _state(run), run.kept_weights if run.stale == 0 else None)
+                folder.save(_progress(run), _state(run), run.kept_weights if run.stale == 0 else None)
             seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
-    if not run.kept_weights:
-        raise InputError(f"no look at the dev split gave a {run.figure} that is a number; try a lower learning rate")
     model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
     model = model if run.adapter is None else settled(model)
     if run.stepper.problem == REGRESSION:
         model.config.scale = list(run.scale)
-    model.config.about["dev"] = run.kept_figures or {run.figure: run.kept}
+    model.config.about["dev"] = run.kept_figures
     run.predictor = type(run.predictor)(model.packed(), run.predictor.tokenizer)
+
+
+def _check_finite(run: _Run, *numbers: float) -> None:
+    """Stop a run that has diverged: a number of it is not finite."""
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(
+            f"training diverged: by step {run.step} of {run.total} the loss or the weights are not finite numbers; "
+            f"try a lower learning rate than {run.settings.learning_rate:.2g}"
+        )
 
 
 def _move(run: _Run, adapter: Adapter) -> None:
@@ -282,8 +302,12 @@ def _look(run: _Run) -> float:
     A few rows more or less on a small split say nothing, and the rate falls towards 0, so of looks within one
     standard error of the best the last is the one to keep.
     """
+    _check_finite(run, *torch.stack([p.detach().float().sum() for _, p in _trained(run)]).tolist())
     found = _judged(run).as_dict()
+    if run.accelerator.num_processes > 1:  # all decide as the first process does, or one would wait for the others
+        found = broadcast_object_list([found])[0]
     figure = float(found[run.figure])
+    _check_finite(run, figure)
     run.best = max(run.best, figure)
     run.stale += 1
     if figure >= run.best - (max(0.0, run.best * (1 - run.best)) / len(run.dev)) ** 0.5:
@@ -303,6 +327,10 @@ def _moved(run: _Run) -> list[tuple[str, Tensor]]:
     return [(f"ade.embedding.{name}", getattr(run.adapter.layer, name)) for name in ("indices", "counts")]
 
 
+def _progress(run: _Run) -> dict[str, Any]:
+    return {"step": run.step, "best": run.best, "kept": run.kept, "stale": run.stale, "metrics": run.kept_figures}
+
+
 def _state(run: _Run) -> dict[str, Tensor]:
     """Everything a step changes: the trained parameters and AdamW's moments of them."""
     state = {f"value.{name}": p.detach() for name, p in (*_trained(run), *_moved(run))}
@@ -319,7 +347,9 @@ def _restore(run: _Run, folder: RunFolder) -> None:
     if loaded is None:
         return
     progress, state, best = loaded
-    run.step, run.best, run.kept, run.stale = (progress[name] for name in ("step", "best", "kept", "stale"))
+    run.step, run.best, run.kept, run.stale, run.kept_figures = (
+        progress[name] for name in ("step", "best", "kept", "stale", "metrics")
+    )
     run.kept_weights = {name: tensor.to(run.accelerator.device) for name, tensor in best.items()}
     for name, buffer in _moved(run):
         buffer.copy_(state[f"value.{name}"])

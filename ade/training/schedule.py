@@ -9,8 +9,9 @@ from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
-from ade.settings import STRONG, TrainingSettings
+from ade.settings import EPOCHS, TrainingSettings
 
+TAUGHT_EPOCHS = EPOCHS / 4  # passes over taught rows, which are many and hard to learn by heart
 MOST_FOR_CLASSES = 5.0  # times the rate, however many classes
 DEV_SHARE, DEV_ROWS = 0.05, 2000  # what is held back from train where no dev split is given
 Rows = TypeVar("Rows", Dataset, TaggedDataset)
@@ -41,35 +42,42 @@ def held_back(data: Rows, seed: int) -> tuple[Rows, Rows]:
 def fitted(settings: TrainingSettings, data: Dataset | TaggedDataset, mean_length: float) -> TrainingSettings:
     """The settings fitted to a data set.
 
-    Many classes bear a higher rate, short texts less token dropout. Few rows need more steps than the preset's epochs
-    give them, and more dropout. Taught rows are many and hard to learn by heart: half the noise, a quarter of the
-    passes. An epoch count of one's own is left as it is.
+    Many classes bear a higher rate, short texts less token dropout, few rows more dropout, taught rows half the noise.
+    How many steps there are follows from the rows, unless epochs or steps were asked for.
     """
     if not settings.fit_to_data:
         return settings
-    rows, classes, preset = len(data), len(data.names), settings.epochs == STRONG.epochs and not settings.steps
     rate = settings.learning_rate
     if data.problem != REGRESSION:
-        rate *= min(MOST_FOR_CLASSES, (classes / 4) ** 0.8)
+        rate *= min(MOST_FOR_CLASSES, (len(data.names) / 4) ** 0.8)
     hidden = settings.token_dropout * min(1.0, mean_length / 40)
     if isinstance(data, Dataset) and data.targets is not None:
-        epochs = settings.epochs / 4 if preset else settings.epochs
-        return replace(
-            settings, learning_rate=rate, token_dropout=hidden / 2, dropout=settings.dropout / 2, epochs=epochs
-        )
-    fewest = min(1000, max(200, rows / 4)) * max(1.0, classes / 6) ** 0.4
-    return replace(
-        settings,
-        learning_rate=rate,
-        token_dropout=hidden,
-        dropout=min(max(0.4, settings.dropout), settings.dropout * max(1.0, 20_000 / rows) ** 0.5),
-        steps=max(round(fewest), steps_of(settings, rows)) if preset else settings.steps,
-    )
+        hidden, dropout = hidden / 2, settings.dropout / 2
+    else:
+        more = settings.dropout * max(1.0, 20_000 / len(data)) ** 0.5
+        dropout = min(max(0.4, settings.dropout), more)
+    asked = settings.epochs is not None or settings.steps > 0
+    steps = settings.steps if asked else _fitting_steps(settings, data)
+    return replace(settings, learning_rate=rate, token_dropout=hidden, dropout=dropout, steps=steps)
+
+
+def _fitting_steps(settings: TrainingSettings, data: Dataset | TaggedDataset) -> int:
+    """As many steps as the rows with a label need: few rows more than the usual passes give them.
+
+    What a teacher has added to them costs `TAUGHT_EPOCHS` passes over all, where that is more.
+    """
+    rows, taught = len(data), False
+    if isinstance(data, Dataset):
+        rows, taught = len(data) if data.labelled is None else data.labelled, data.targets is not None
+    fewest = min(1000, max(200, rows / 4)) * max(1.0, len(data.names) / 6) ** 0.4
+    more = steps_of(replace(settings, epochs=TAUGHT_EPOCHS), len(data)) if taught else 0
+    return max(round(fewest), steps_of(settings, rows), more)
 
 
 def steps_of(settings: TrainingSettings, rows: int) -> int:
-    """Optimizer steps in so many passes over the rows."""
-    return max(1, round(settings.epochs * rows / settings.batch_size))
+    """Optimizer steps in the asked or usual number of passes over the rows."""
+    epochs = EPOCHS if settings.epochs is None else settings.epochs
+    return max(1, round(epochs * rows / settings.batch_size))
 
 
 def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
@@ -71,10 +72,11 @@ class LabelTeacher:
         if self.cache is None:
             return self._ask(texts, report)
         path = self.cache / f"{self._digest(texts)}.safetensors"
-        if path.exists():
-            return load_file(path)["probabilities"].astype(np.float32)
+        known = _kept(path, (len(texts), len(self.order)))
+        if known is not None:
+            return known
         found = self._ask(texts, report).astype(np.float16)
-        with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not the run
+        with contextlib.suppress(OSError, InputError):  # a cache that cannot be written costs time, not the run
             self.cache.mkdir(parents=True, exist_ok=True)
             with new_file(path) as draft:
                 save_file({"probabilities": found}, draft)
@@ -98,6 +100,8 @@ class LabelTeacher:
             found[rows] = logits.float().softmax(1).cpu().numpy()[:, self.order]
             done += len(rows)
             report("teacher", done, len(encoded), {})
+        if not np.isfinite(found).all():
+            raise InputError("the teacher's answers are not finite numbers: its weights are damaged, or it diverged")
         return found
 
     def _digest(self, texts: Sequence[str]) -> str:
@@ -109,6 +113,15 @@ class LabelTeacher:
             encoded = text.encode("utf8", "surrogatepass")
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return digest.hexdigest()[:32]
+
+
+def _kept(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """Answers from the cache; None where there are none, or what is there cannot be them."""
+    try:
+        found = load_file(path)["probabilities"].astype(np.float32)
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError):  # whatever a damaged file is taken for
+        return None
+    return found if found.shape == shape and np.isfinite(found).all() else None
 
 
 def _matched(theirs: dict[int, str], names: Sequence[str], source: str | Path) -> np.ndarray:
@@ -165,7 +178,7 @@ def taught(
     labels = np.eye(len(data.names), dtype=np.float32)[data.labels]
     opinions[: len(texts)] = (1 - settings.trust) * labels + settings.trust * opinions[: len(texts)]
     classes = np.concatenate([data.labels, opinions[len(texts) :].argmax(1)])
-    return replace(data, texts=texts + more, labels=classes, targets=opinions)
+    return replace(data, texts=texts + more, labels=classes, targets=opinions, labelled=len(texts))
 
 
 def variants(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:

@@ -13,9 +13,10 @@ from ade.evaluation import evaluate
 from ade.settings import PAPER, PRESETS, STRONG, Architecture
 from ade.training import checkpoints
 from ade.training import loop as training
-from ade.training.checkpoints import BEST, DONE, LAST, METRICS
+from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN
 from ade.training.loop import train
-from ade.training.schedule import fitted, learning_rate
+from ade.training.schedule import fitted, learning_rate, steps_of
+from ade.training.step import Stepper
 
 QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, device="cpu")
 
@@ -54,15 +55,40 @@ def test_few_rows_get_more_steps_and_more_dropout():
     assert few.dropout == 0.4
     assert STRONG.dropout < some.dropout <= 0.4
     assert fitted(STRONG, of_size(5_000, 77), mean_length=40).steps > 2000
-    assert fitted(replace(STRONG, epochs=1), of_size(32, 4), mean_length=40).steps == 0  # one's own count stands
     assert fitted(replace(STRONG, steps=7), of_size(32, 4), mean_length=40).steps == 7
 
 
-def test_taught_rows_get_fewer_passes_and_less_noise():
-    settings = fitted(STRONG, of_size(5_000, 4, np.full((5_000, 4), 0.25, np.float32)), mean_length=40)
-    assert settings.epochs == STRONG.epochs / 4
-    assert settings.dropout == STRONG.dropout / 2
-    assert settings.token_dropout == STRONG.token_dropout / 2
+@pytest.mark.parametrize("epochs", [7.0, 8.0, 9.0])
+def test_epochs_that_were_asked_for_stand(epochs):
+    """Whatever their number: 8, which the preset takes, is not another way to leave them out."""
+    for rows in (of_size(64, 4), taught_of_size(64, 64)):
+        settings = fitted(replace(STRONG, epochs=epochs), rows, mean_length=40)
+        assert settings.steps == 0
+        assert steps_of(settings, len(rows)) == epochs
+    assert steps_of(STRONG, 6_400) == 800
+
+
+def taught_of_size(labelled: int, rows: int, classes: int = 4) -> Dataset:
+    targets = np.full((rows, classes), 1 / classes, np.float32)
+    return replace(of_size(rows, classes, targets), labelled=labelled)
+
+
+def test_taught_rows_get_as_many_steps_as_untaught_ones_and_less_noise():
+    for labelled in (32, 5_000, 30_000):
+        plain = fitted(STRONG, of_size(labelled, 4), mean_length=40)
+        alone = fitted(STRONG, taught_of_size(labelled, labelled), mean_length=40)
+        assert alone.steps == plain.steps  # no variants: nothing more to learn from, nothing less either
+        assert fitted(STRONG, taught_of_size(labelled, 2 * labelled), mean_length=40).steps == plain.steps
+    assert alone.dropout == STRONG.dropout / 2
+    assert alone.token_dropout == STRONG.token_dropout / 2
+
+
+def test_many_variants_get_a_quarter_of_the_passes():
+    settings = fitted(STRONG, taught_of_size(16_000, 320_000), mean_length=40)
+    assert settings.steps == 2 * 320_000 / 64
+    part = taught_of_size(16_000, 320_000).take(np.arange(8_000, 168_000))
+    assert (part.labelled, len(part)) == (8_000, 160_000)
+    assert fitted(STRONG, part, mean_length=40).steps == 2 * 160_000 / 64
 
 
 def test_soft_targets_are_what_is_learned(codebook, topics):
@@ -73,6 +99,31 @@ def test_soft_targets_are_what_is_learned(codebook, topics):
         codebook, rows, replace(topics, labels=turned), replace(QUICK, steps=400), Architecture(attend="tokens")
     )
     assert evaluate(classifier, replace(topics, labels=turned)).accuracy > 0.9
+
+
+@pytest.mark.parametrize("attend", ["tokens", "gated"])
+def test_a_run_that_diverges_stops_and_says_so(attend, codebook, topics, tmp_path):
+    """Steps so large that numbers overflow: no model, no success, a log that is JSON."""
+    settings = replace(QUICK, learning_rate=1e30, weight_decay=0.0)
+    with pytest.raises(InputError, match=r"diverged: by step \d+ of 60 .* lower learning rate than"):
+        train(codebook, topics, settings=settings, architecture=Architecture(attend=attend), out=tmp_path / "run")
+    assert not {"model.safetensors", DONE} & {path.name for path in (tmp_path / "run").iterdir()}
+    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="overwrite")
+
+
+def test_weights_that_are_not_finite_stop_a_run_before_they_are_kept(codebook, topics, tmp_path, monkeypatch):
+    """The loss is that of the step before: the weights are looked at, too."""
+
+    def spoiled(self, *arguments, step=Stepper.step):
+        found = step(self, *arguments)
+        with torch.no_grad():
+            self.wrapped.classifier.weight[0, 0] = float("nan")
+        return torch.ones_like(found)
+
+    monkeypatch.setattr(Stepper, "step", spoiled)
+    with pytest.raises(InputError, match="diverged: by step 3 of 60"):
+        train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    assert not (tmp_path / "run" / LAST).exists()
 
 
 def test_learning_rate_rises_then_falls_to_zero():
@@ -208,7 +259,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(codebook, topics, tmp_path, 
         patch.setattr(checkpoints, "save_file", filling)
         with pytest.raises(InputError, match=r"No space left on device.*last good one is kept"):
             train(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {LAST, BEST, METRICS}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {RUN, LAST, BEST, METRICS}
     resumed = train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
     whole = train(codebook, topics, settings=QUICK)
     assert torch.equal(resumed.model.classifier.weight, whole.model.classifier.weight)

@@ -4,11 +4,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.settings import Architecture, TeachingSettings, TrainingSettings
+from ade.training import soft_targets
 from ade.training.loop import train
 from ade.training.soft_targets import LabelTeacher, taught, variants
 from tests.conftest import FILLER, WORDS, word_tokenizer
@@ -65,6 +68,53 @@ def test_it_is_asked_once(encoder, topics, tmp_path, monkeypatch):
         teacher.probabilities(topics.texts[:20])
 
 
+@pytest.mark.parametrize("spoil", ["cut", "other", "shape", "nan", "folder"])
+def test_a_damaged_answer_is_asked_for_again(spoil, encoder, topics, tmp_path):
+    teacher = LabelTeacher.load(encoder, NAMES, "cpu")
+    first = teacher.probabilities(topics.texts[:20])
+    (path,) = (tmp_path / "cache").iterdir()
+    whole = path.read_bytes()
+    if spoil == "cut":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif spoil == "folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        wrong = {
+            "other": {"weight": first},
+            "shape": {"probabilities": first[:-1]},
+            "nan": {"probabilities": np.full_like(first, np.nan)},
+        }
+        save_file(wrong[spoil], path)
+    assert np.array_equal(teacher.probabilities(topics.texts[:20]), first)
+    if spoil != "folder":
+        assert path.read_bytes() == whole  # and is kept for the next time
+
+
+def test_a_cache_that_cannot_be_written_costs_no_run(encoder, topics, tmp_path, monkeypatch):
+    """What safetensors makes of a full disk, and a file where the folder should be."""
+
+    def full(tensors, path):
+        raise SafetensorError("No space left on device")
+
+    teacher = LabelTeacher.load(encoder, NAMES, "cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(soft_targets, "save_file", full)
+        first = teacher.probabilities(topics.texts[:20])
+    assert list((tmp_path / "cache").iterdir()) == []
+    (tmp_path / "file").touch()
+    teacher.cache = tmp_path / "file" / "cache"
+    assert np.array_equal(teacher.probabilities(topics.texts[:20]), first)
+
+
+def test_a_teacher_that_answers_nonsense_is_refused(encoder, topics):
+    teacher = LabelTeacher.load(encoder, NAMES, "cpu")
+    with torch.no_grad():
+        teacher.model.classifier.weight[0, 0] = float("nan")
+    with pytest.raises(InputError, match="teacher's answers are not finite"):
+        teacher.probabilities(topics.texts[:20])
+
+
 def test_taught_data_blends_labels_and_opinions(encoder, topics):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
     extra = ["rocket of the team", "share price"]
@@ -73,6 +123,7 @@ def test_taught_data_blends_labels_and_opinions(encoder, topics):
     assert len(set(lesson.texts[len(topics) :])) == len(lesson) - len(topics)  # nothing twice
     assert "" not in lesson.texts
     assert list(lesson.texts[: len(topics)]) == list(topics.texts)
+    assert lesson.labelled == len(topics)
     opinions = teacher.probabilities(lesson.texts)
     sure = np.eye(3)[topics.labels]
     assert np.allclose(lesson.targets[: len(topics)], 0.75 * sure + 0.25 * opinions[: len(topics)], atol=2e-3)
