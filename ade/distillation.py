@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ade.codebook import Codebook
+from ade.data.tokenize import encode_batch
 from ade.devices import resolve_device
 from ade.errors import InputError
 from ade.packing.budget import distill_to_size, parse_size
@@ -55,7 +56,7 @@ def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tenso
     batch: list[str] = []
 
     def flush() -> None:
-        ids = [i for encoding in tokenizer.encode_batch_fast(batch) for i in encoding.ids]
+        ids = [i for encoding in encode_batch(tokenizer, batch) for i in encoding.ids]
         counts.add_(torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=size))
         batch.clear()
 

@@ -52,13 +52,14 @@ class Predictor(ABC):
 
     def stream(self, texts: Iterable[str]) -> Iterator[Prediction]:
         """Label and probability of each text of a stream of any length, in order, in flat memory."""
-        source = iter(texts)
+        source, first = iter(texts), 0
         while chunk := list(islice(source, CHUNK)):
-            yield from self.predictions(chunk)
+            yield from self.predictions(chunk, first)
+            first += len(chunk)
 
-    def predictions(self, texts: Sequence[str]) -> list[Prediction]:
-        """Label and probability of each text."""
-        scores, names = self.predict_scores(texts), self.names
+    def predictions(self, texts: Sequence[str], first: int = 0) -> list[Prediction]:
+        """Label and probability of each text; errors count the texts from `first`."""
+        scores, names = self.predict_scores(texts, first), self.names
         if self.problem == REGRESSION:
             return [Prediction(value, None) for value in scores[:, 0].tolist()]
         chances = self._probabilities(scores)
@@ -83,10 +84,12 @@ class Predictor(ABC):
         scores = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
         return scores / scores.sum(1, keepdims=True)
 
-    def predict_scores(self, texts: Sequence[str]) -> np.ndarray:
+    def predict_scores(self, texts: Sequence[str], first: int = 0) -> np.ndarray:
         """Scores of the labels before they become probabilities, or the number predicted: (n, C)."""
+        if not hasattr(texts, "__len__"):
+            raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
         parts = [
-            self.scores(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens))
+            self.scores(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens, first=first + start))
             for start in range(0, max(1, len(texts)), CHUNK)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

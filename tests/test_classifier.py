@@ -188,3 +188,15 @@ def test_bad_folders(classifier, tmp_path):
     (tmp_path / "model" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=r"no tokenizer\.json"):
         Classifier.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("wrong", [None, float("nan"), "w1 \ud800"])
+def test_what_is_no_text_is_refused_by_its_place(classifier, wrong):
+    with pytest.raises(InputError, match="text 1 "):
+        classifier.predict(["w0", wrong])
+    texts = ["w0"] * 4500 + [wrong]
+    for call in (classifier.predict, classifier.predict_proba, lambda given: list(classifier.stream(given))):
+        with pytest.raises(InputError, match="text 4500 "):
+            call(texts)
+    with pytest.raises(InputError, match="not None"):
+        classifier.predict(None)

@@ -7,6 +7,7 @@ tokenizer as running text, so that a tagger sees tokens as every other model doe
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from tokenizers import Tokenizer
 from ade.data.batches import Encoded
 from ade.data.loading import SPLITS, TAGGED
 from ade.data.problems import SINGLE
-from ade.data.tokenize import CHUNK
+from ade.data.tokenize import encode_chunks
 from ade.errors import InputError
 from ade.progress import Report, silent
 
@@ -128,23 +129,16 @@ def encode_sentences(
     tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_length: int, report: Report = silent
 ) -> tuple[Encoded, np.ndarray]:
     """Token ids of sentences, and for each token the place of the word it begins in its sentence, -1 for no word."""
-    if max_length <= tokenizer.num_special_tokens_to_add(False):
-        raise InputError(f"max_tokens is {max_length}, but the tokenizer puts as many special tokens around every text")
-    if tokenizer.truncation is None or tokenizer.truncation["max_length"] != max_length:
-        tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        tokenizer.enable_truncation(max_length)
     ids: list[int] = []
     words: list[int] = []
     lengths = []
-    for start in range(0, len(sentences), CHUNK):
-        some = sentences[start : start + CHUNK]
-        texts = [" ".join(sentence) for sentence in some]
-        for sentence, text, encoding in zip(some, texts, tokenizer.encode_batch(texts), strict=True):
-            owners = _owners(sentence, text, encoding.offsets)
-            ids.extend(encoding.ids or [0])
-            words.extend(owners or [-1])
-            lengths.append(len(encoding.ids) or 1)
-        report("tokenize", min(start + CHUNK, len(sentences)), len(sentences), {})
+    texts = [" ".join(sentence) for sentence in sentences]
+    encodings = chain.from_iterable(encode_chunks(tokenizer, texts, max_length, report, offsets=True))
+    for sentence, text, encoding in zip(sentences, texts, encodings, strict=True):
+        owners = _owners(sentence, text, encoding.offsets)
+        ids.extend(encoding.ids or [0])
+        words.extend(owners or [-1])
+        lengths.append(len(encoding.ids) or 1)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
     return Encoded(torch.tensor(ids, dtype=torch.int32), offsets), np.array(words, dtype=np.int64)
 

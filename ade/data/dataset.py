@@ -71,20 +71,25 @@ class Dataset:
         return replace(self, texts=texts, labels=self.labels[rows], targets=targets, labelled=labelled)
 
     def split(self, share: float, seed: int) -> tuple["Dataset", "Dataset"]:
-        """Two data sets, the second with this share of every class, or of all rows where they have not one class each.
+        """Two data sets, the second with this share of the rows, classes in proportion where rows have one class each.
 
-        At least one row of it, never all.
+        The second has at least one row where that is possible; every class keeps at least one row in the first.
         """
         generator = np.random.default_rng(seed)
         groups = self.labels if self.problem == SINGLE else np.zeros(len(self), np.int64)
-        held: list[int] = []
-        for group in range(int(groups.max(initial=-1)) + 1):
-            rows = np.flatnonzero(groups == group)
-            if len(rows) > 1:
-                count = min(max(1, round(share * len(rows))), len(rows) - 1)
-                held.extend(generator.permutation(rows)[:count])
+
+        # Rows class by class, classes and the rows within them in random order; the first row of each class stays.
+        order = generator.permutation(len(self))
+        place = generator.permutation(int(groups.max(initial=-1)) + 1)
+        order = order[np.argsort(place[groups[order]], kind="stable")]
+        stays = np.diff(groups[order], prepend=-1) != 0
+        free = order[~stays]
+
+        # Systematic sampling: at even steps from a random start, each class gives its share to within a row.
+        count = min(max(1, round(share * len(self))), len(free))
+        start = generator.integers(max(1, len(free)))
         mask = np.zeros(len(self), dtype=bool)
-        mask[held] = True
+        mask[free[(np.arange(count) * len(free) + start) // max(1, count)]] = True
         return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask))
 
     def relabelled(self, names: Sequence[str]) -> "Dataset":

@@ -1,17 +1,22 @@
 """Texts -> token ids, end to end in one array. Loads numpy and tokenizers alone."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from ade.errors import InputError, first_line
 from ade.progress import Report, silent
 
 CHUNK = 4096  # texts tokenized, and held while streaming, at a time
+CHARS = 16  # characters of a long text that are tokenized for each token to keep, more where they do not suffice
+SPARE = 64  # tokens that must follow the last one kept in a prefix: what the cut changes at its end is among them
+SPACE = re.compile(r"[ \t\r\n\u3000]")  # where a text may be cut
+TRUNCATION = {"strategy": "longest_first", "stride": 0, "direction": "right"}  # beside max_length
 
 
 def read_tokenizer(path: Path, known: int | None = None) -> Tokenizer:
@@ -40,24 +45,119 @@ def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def tokenize(
-    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent
+    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of texts, end to end, and where each starts; cut to `max_length`. A text without any token is id 0."""
-    if max_length <= tokenizer.num_special_tokens_to_add(False):
-        raise InputError(f"max_tokens is {max_length}, but the tokenizer puts as many special tokens around every text")
-    if tokenizer.truncation is None or tokenizer.truncation["max_length"] != max_length:
-        tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        tokenizer.enable_truncation(max_length)
+    """Token ids of texts, end to end, and where each starts; cut to `max_length`. A text without any token is id 0.
+
+    Errors count the texts from `first`.
+    """
     parts: list[np.ndarray] = []
     lengths: list[int] = []
-    for start in range(0, len(texts), CHUNK):
-        rows = [encoding.ids or [0] for encoding in tokenizer.encode_batch_fast(list(texts[start : start + CHUNK]))]
+    for encodings in encode_chunks(tokenizer, texts, max_length, report, first=first):
+        rows = [encoding.ids or [0] for encoding in encodings]
         count = [len(row) for row in rows]
         parts.append(np.fromiter(chain.from_iterable(rows), np.int32, sum(count)))
         lengths.extend(count)
-        report("tokenize", min(start + CHUNK, len(texts)), len(texts), {})
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
     return np.concatenate(parts or [np.empty(0, np.int32)]), offsets
+
+
+def encode_chunks(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    max_length: int,
+    report: Report = silent,
+    first: int = 0,
+    special: bool = True,
+    offsets: bool = False,
+) -> Iterator[list[Encoding]]:
+    """The encodings of texts, cut to `max_length` tokens, some thousand texts at a time.
+
+    Of a long text only a prefix is tokenized, to the same tokens. `special` puts special tokens around every text,
+    `offsets` gives each token its place in the text.
+    """
+    if special and max_length <= tokenizer.num_special_tokens_to_add(False):
+        raise InputError(f"max_tokens is {max_length}, but the tokenizer puts as many special tokens around every text")
+    if tokenizer.padding is not None or tokenizer.truncation != {**TRUNCATION, "max_length": max_length}:
+        tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the caller's stays as it is
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(max_length)
+
+    for start in range(0, len(texts), CHUNK):
+        some = list(texts[start : start + CHUNK])
+        yield _encode_prefixes(tokenizer, some, max_length, first + start, special, offsets)
+        report("tokenize", min(start + CHUNK, len(texts)), len(texts), {})
+
+
+def _encode_prefixes(
+    tokenizer: Tokenizer, texts: list[str], max_length: int, first: int, special: bool, offsets: bool
+) -> list[Encoding]:
+    """Encodings of texts, tokenizing no more of a long one than its first `max_length` tokens need."""
+    check_texts(texts, first)
+    around_each = tokenizer.num_special_tokens_to_add(False) if special else 0
+
+    def spare(encoding: Encoding) -> int:
+        """Tokens past the last one that is kept."""
+        return sum(len(part.ids) - around_each for part in encoding.overflowing)
+
+    chars = CHARS * (max_length + SPARE)
+    prefixes = [_prefix(text, chars) for text in texts]
+    found = encode_batch(tokenizer, prefixes, first, special, offsets)
+
+    short = [i for i, text in enumerate(texts) if len(prefixes[i]) < len(text)]
+    while short := [i for i in short if len(prefixes[i]) < len(texts[i]) and spare(found[i]) < SPARE]:
+        chars *= 4
+        for i in short:
+            prefixes[i] = _prefix(texts[i], chars)
+            found[i] = encode_batch(tokenizer, [prefixes[i]], first + i, special, offsets)[0]
+    return found
+
+
+def _prefix(text: str, chars: int) -> str:
+    """The text up to the first space after so many characters, so that no word is split; all of it without one."""
+    space = SPACE.search(text, chars) if len(text) > chars else None
+    return text[: space.start()] if space else text
+
+
+def encode_batch(
+    tokenizer: Tokenizer, texts: list[str], first: int = 0, special: bool = True, offsets: bool = False
+) -> list[Encoding]:
+    """What the tokenizer makes of texts as it is set; whatever it cannot read is one clear error."""
+    call = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+    try:
+        return call(texts, add_special_tokens=special)
+    except Exception as error:  # tokenizers raises nothing more precise
+        check_texts(texts, first)
+        raise _unreadable(tokenizer, texts, first, error) from None
+
+
+def check_texts(texts: Sequence[str], first: int = 0) -> None:
+    """Refuse what is not a string (None, nan), or is one that no file can hold."""
+    for i, text in enumerate(texts, first):
+        if not isinstance(text, str):
+            raise InputError(f"text {i} (counted from 0) is {text!r:.40}, not a string")
+        if not text.isascii():
+            try:
+                text.encode("utf8")
+            except UnicodeEncodeError:
+                raise InputError(
+                    f"text {i} (counted from 0) has half of a surrogate pair, which is no character"
+                ) from None
+
+
+def _unreadable(tokenizer: Tokenizer, texts: list[str], first: int, error: Exception) -> InputError:
+    """Which text the tokenizer fails on, and why."""
+    for i, text in enumerate(texts, first):
+        try:
+            tokenizer.encode(text)
+        except Exception as own:
+            if "unk" in str(own).lower():
+                return InputError(
+                    f"text {i} (counted from 0) has a word the tokenizer does not know, and it has no token for "
+                    f"unknown words; give its tokenizer.json one ({first_line(own)})"
+                )
+            return InputError(f"text {i} (counted from 0): the tokenizer fails ({first_line(own)})")
+    return InputError(f"the tokenizer fails ({first_line(error)})")
 
 
 def _alone() -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.data.problems import REGRESSION
-from ade.errors import InputError
+from ade.data.tokenize import encode_batch
 from ade.inspector.layout import flattened
 from ade.inspector.words import codebook_of, nearest_words
 
@@ -55,10 +55,7 @@ class Inspector:
         A model that attends over anchors has a share and a row of attention for each anchor of a token: shares are
         added up, rows averaged. Only `gated` weighs anchors anew; elsewhere `in_context` is the static weight.
         """
-        try:
-            encoding = self.classifier.tokenizer.encode(text)
-        except TypeError:
-            raise InputError("the text is not Unicode: it holds half of a surrogate pair") from None
+        encoding = encode_batch(self.classifier.tokenizer, [text], offsets=True)[0]
         model = self.classifier.model
         ids = torch.tensor([encoding.ids or [0]], device=model.device)
         mask = torch.ones_like(ids, dtype=torch.bool)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ade.classifier import Classifier
 from ade.codebook import Codebook
+from ade.data.tokenize import encode_batch
 from ade.errors import InputError
 
 MARKS = "▁Ġ"  # how tokenizers write the space before a word
@@ -61,7 +62,7 @@ def read(classifier: Classifier, text: str) -> Reading:
     model = classifier.model
     if model.config.attend == "anchors":
         raise InputError("the model attends over anchors, not tokens; train one with --attend gated to read with it")
-    encoding = classifier.tokenizer.encode(text)
+    encoding = encode_batch(classifier.tokenizer, [text], offsets=True)[0]
     ids = torch.tensor([encoding.ids or [0]], device=model.device)
     mask = torch.ones_like(ids, dtype=torch.bool)
     states = model.ade.states(ids, mask)[0]
@@ -139,7 +140,7 @@ def nearest_words(codebook: Codebook, anchors: Tensor, count: int) -> list[tuple
 
 
 def _tokens_of(codebook: Codebook, word: str) -> list[int]:
-    encoding = codebook.tokenizer.encode(word, add_special_tokens=False)
+    encoding = encode_batch(codebook.tokenizer, [word], special=False, offsets=True)[0]
     if not encoding.ids:
         raise InputError(f"'{word}': the tokenizer makes no token of it")
     return [i for i, token in zip(encoding.ids, encoding.tokens, strict=True) if token.strip(MARKS)] or encoding.ids

@@ -14,6 +14,7 @@ except ImportError:
         raise ImportError("AdeModule needs sentence-transformers: pip install 'ade-embeddings[sentence]'") from None
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from ade.classifier import load_model, write_model
 from ade.codebook import Codebook
+from ade.data.tokenize import check_texts, encode_chunks
 from ade.errors import InputError
 from ade.files import kind_of
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel, AdePreTrainedModel
@@ -89,8 +91,11 @@ class AdeModule(InputModule):
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
         """Token ids and their mask, padded to the longest text; a text without any token is id 0."""
+        check_texts(inputs)
         texts = [(prompt or "") + text for text in inputs]
-        rows = self.tokenizer.encode_batch_fast(texts, add_special_tokens=self.special_tokens)
+        rows = chain.from_iterable(
+            encode_chunks(self.tokenizer, texts, self.max_seq_length, special=self.special_tokens)
+        )
         ids = [torch.tensor(row.ids or [0]) for row in rows]
         mask = [torch.ones_like(row) for row in ids]
         pad = torch.nn.utils.rnn.pad_sequence

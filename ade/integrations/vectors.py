@@ -9,26 +9,23 @@ from itertools import chain
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.data.batches import encode, sorted_batches
-from ade.data.tokenize import CHUNK
+from ade.data.tokenize import CHUNK, encode_chunks
 
 CELLS = 1 << 22  # of the matrix of texts and anchors that is held at a time
 
 
 def mean_vectors(codebook: Codebook, texts: Sequence[str], max_tokens: int = 512) -> np.ndarray:
     """The mean of each text's composed tokens, special ones left out: (n, d) float32; 0 for a text without tokens."""
-    tokenizer = Tokenizer.from_str(codebook.tokenizer.to_str())
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_tokens)
     anchors = codebook.anchors.numpy()
     vectors = np.zeros((len(texts), codebook.dim), np.float32)
     step = max(1, min(CHUNK, CELLS // len(anchors)))
     for start in range(0, len(texts), step):
-        rows = tokenizer.encode_batch_fast(list(texts[start : start + step]), add_special_tokens=False)
+        some = encode_chunks(codebook.tokenizer, texts[start : start + step], max_tokens, first=start, special=False)
+        rows = list(chain.from_iterable(some))
         lengths = np.array([len(row.ids) for row in rows])
         ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, int(lengths.sum()))
         vectors[start : start + step] = _mean_pairs(codebook, ids, lengths) @ anchors

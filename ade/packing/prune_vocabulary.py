@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from ade.data.tokenize import encode_batch
 from ade.errors import InputError
 from ade.teachers import Teacher
 
@@ -62,7 +63,7 @@ def pruned(teacher: Teacher, texts: Iterable[str]) -> Teacher:
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[np.ndarray]:
     for start in range(0, len(texts), CHUNK):
-        for encoding in tokenizer.encode_batch_fast(texts[start : start + CHUNK]):
+        for encoding in encode_batch(tokenizer, list(texts[start : start + CHUNK]), start):
             yield np.array(encoding.ids, dtype=np.int32)
 
 

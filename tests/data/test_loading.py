@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from ade.data import loading as data
-from ade.data.dataset import Dataset
 from ade.data.loading import has_split, load_dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
@@ -112,14 +111,6 @@ def test_the_embedded_glosses():
     assert np.bincount(train.labels).min() > 10
     again = load_dataset("wordnet", "test")
     assert again.texts == test.texts  # the split is the same every time
-
-
-def test_split_keeps_every_class_on_both_sides():
-    labels = np.array([0] * 97 + [1] * 2 + [2])
-    rows, held = Dataset([str(i) for i in range(100)], labels, ("a", "b", "c")).split(0.1, seed=3)
-    assert len(rows) + len(held) == 100
-    assert not set(rows.texts) & set(held.texts)
-    assert np.bincount(held.labels, minlength=3).tolist() == [10, 1, 0]  # a single row stays in train
 
 
 @pytest.mark.parametrize(
