@@ -48,13 +48,14 @@ class Stored(Generic[Kind]):
     """A model with its tokenizer, as a model folder holds them."""
 
     kind: type[Kind]
+    longest: int  # tokens that are read of a text
 
     def __init__(self, model: Kind, tokenizer: Tokenizer) -> None:
         self.model = model.eval()
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # ours to set truncation on
         self.tokenizer.no_padding()
         self.max_tokens = int(model.config.max_tokens)
-        self.tokenizer.enable_truncation(self.max_tokens)
+        self.tokenizer.enable_truncation(self.longest)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,6 +131,11 @@ class Tagger(Stored[AdeForTokenClassification]):
     """A trained model that gives every word a tag, with its tokenizer."""
 
     kind = AdeForTokenClassification
+
+    @property
+    def longest(self) -> int:  # type: ignore[override]
+        """Tokens that are read of a sentence."""
+        return self.max_tokens
 
     def predict(self, sentences: Sequence[str | Sequence[str]]) -> list[list[str]]:
         """The tag of each word of each sentence: words as they are given, or as a string has spaces between them.

@@ -35,6 +35,7 @@ class AdeConfig(PretrainedConfig):
         token_dropout: float = 0.0,
         packing: dict[str, int] | None = None,
         packed: dict[str, int] | None = None,
+        lexicon: dict[str, Any] | None = None,
         class_weights: list[float] | None = None,
         scale: list[float] | None = None,
         about: dict[str, Any] | None = None,
@@ -56,6 +57,7 @@ class AdeConfig(PretrainedConfig):
         self.token_dropout = token_dropout  # largest share of a text's tokens hidden while training
         self.packing = packing  # in how many bits the model will be stored; it is rounded so while it is trained
         self.packed = packed  # the shape of the packed codebook, once it is
+        self.lexicon = lexicon  # the shape of the stored lexicon; None without one
         self.class_weights = class_weights  # how much each class counts in the loss; all alike where None
         self.scale = scale  # mean and deviation of the numbers a regression learned, which its layers do not hold
         self.about = about or {}  # teacher, data and figures, for the model card

@@ -199,7 +199,7 @@ class LexiconLayer(nn.Module):
         return unpack(self.shape, {n: (t.float() if t.is_floating_point() else t).numpy() for n, t in tensors.items()})
 
     def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys (n,), squared inverse document frequencies (n + 1,) and scores (n + 1, C); the last row is of no entry."""
+        """Keys (n,), squared idf (n + 1,) and scores (n + 1, C) on a device; the last row is that of no entry."""
         if self._tables is None or self._tables[0].device != device:
             found = self.unpacked()
             squares, scores = np.append(found.idf**2, 0), np.vstack([found.scores, 0 * found.bias])

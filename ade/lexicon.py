@@ -19,7 +19,7 @@ import numpy as np
 
 from ade.errors import InputError
 from ade.packing.format import PAD, Shape, pack_bits, read_bits
-from ade.runtime.pairs import PackedPairs
+from ade.packing.pairs import PackedPairs
 
 IDF_BITS = 4
 PREFIX = "lexicon."  # of its arrays in a model's state
@@ -72,7 +72,9 @@ def keys_of(ids: np.ndarray, offsets: np.ndarray, vocabulary: int) -> tuple[np.n
 class Lexicon:
     """A lexicon ready to score texts with numpy."""
 
-    def __init__(self, vocabulary: int, keys: np.ndarray, idf: np.ndarray, scores: np.ndarray, bias: np.ndarray) -> None:
+    def __init__(
+        self, vocabulary: int, keys: np.ndarray, idf: np.ndarray, scores: np.ndarray, bias: np.ndarray
+    ) -> None:
         self.vocabulary = vocabulary
         self.keys = keys  # (n,) int64, ascending
         self.idf = idf  # (n,) float32
@@ -140,6 +142,17 @@ def unpack_idf(arrays: Mapping[str, np.ndarray], entries: int) -> np.ndarray:
     low, high = arrays["idf_range"].astype(np.float32)
     steps = read_bits(arrays["idf"], IDF_BITS, np.arange(entries))
     return (low + (high - low) * steps / (2**IDF_BITS - 1)).astype(np.float32)
+
+
+def lexicon_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Lexicon | None:
+    """The lexicon of a model's config and arrays; None where it has none."""
+    if not config.get("lexicon"):
+        return None
+    arrays = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
+    try:
+        return unpack(LexiconShape(**config["lexicon"]), arrays)
+    except (TypeError, KeyError) as error:
+        raise InputError(f"its lexicon is not one that can be ({error})") from None
 
 
 def unpack(shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> Lexicon:

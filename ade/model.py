@@ -7,7 +7,7 @@ The paper's Algorithm 1 in three readings, one setting `attend`:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
 
@@ -26,7 +26,16 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
-from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, PackedLinear, linear
+from ade.embedding import (
+    DENSE_ANCHORS,
+    AnchorEmbedding,
+    Dictionary,
+    LexiconLayer,
+    PackedEmbedding,
+    PackedLinear,
+    linear,
+)
+from ade.lexicon import LexiconShape
 from ade.packing.format import Packing, check, pack, pack_layer
 from ade.settings import Architecture
 
@@ -319,19 +328,46 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         self.pooler = linear(config.hidden_size, 1, bits, packed).requires_grad_(config.pooling == "attention")
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = linear(config.hidden_size, config.num_labels, bits, packed)
+        self.lexicon = LexiconLayer(config.lexicon) if config.lexicon else None
         self.post_init()
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
         """Class logits, and the loss where labels are given: classes (B,), probabilities (B, C), numbers (B,)."""
-        states, mask = self.ade.states(input_ids, attention_mask)  # (B, T, d), (B, T)
-        logits = self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
+        ids, mask = real_tokens(input_ids, attention_mask)
+        logits = self._over_windows(ids, mask)  # (B, C)
         mean, deviation = scale_of(self.config.problem_type, self.config.scale)
         if (mean, deviation) != (0, 1):
             logits = logits.float() * deviation + mean
+        if self.lexicon is not None:
+            logits = logits.float() + self.lexicon(ids, mask)
         loss = None if labels is None else self._loss(logits.float(), labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _over_windows(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Class scores (B, C); of texts longer than `max_tokens` the mean over windows, weighted by their tokens."""
+        size, (batch, length) = self.config.max_tokens, ids.shape
+        if length <= size:
+            return self._scores(ids, mask)
+        count = -(-length // size)
+        ids, mask = (F.pad(tensor, (0, count * size - length)).view(-1, size) for tensor in (ids, mask))
+        tokens = mask.sum(1)  # (B * count,): of each window
+        there = tokens.nonzero()[:, 0]
+        scores = self._scores(ids[there], mask[there]) * tokens[there].unsqueeze(1)
+        sums = scores.new_zeros(batch, scores.shape[1]).index_add(0, there // count, scores)
+        return sums / tokens.view(batch, count).sum(1, keepdim=True)
+
+    def _scores(self, ids: Tensor, mask: Tensor) -> Tensor:
+        states, mask = self.ade.states(ids, mask)  # (B, T, d), (B, T)
+        return self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
+
+    def attach_lexicon(self, shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> None:
+        """Add a fitted lexicon's scores to the model's from now on."""
+        self.config.lexicon = shape.as_dict()
+        self.lexicon = LexiconLayer(self.config.lexicon)
+        self.lexicon.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+        self.lexicon.to(self.device)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """By the problem the config states; where it does not, by what the labels look like, as transformers does."""

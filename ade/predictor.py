@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from ade.data.problems import LIKELY, MULTI, REGRESSION, SINGLE, Prediction
-from ade.data.tokenize import CHUNK, tokenize
+from ade.data.tokenize import CHUNK, WINDOWS, tokenize
 from ade.errors import InputError
 
 
@@ -27,6 +27,11 @@ class Predictor(ABC):
     @abstractmethod
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of texts kept end to end: text i is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens that are read of a text: in windows of `max_tokens` where there are more."""
+        return WINDOWS * self.max_tokens
 
     @property
     @abstractmethod
@@ -89,7 +94,7 @@ class Predictor(ABC):
         if not hasattr(texts, "__len__"):
             raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
         parts = [
-            self.scores(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens, first=first + start))
+            self.scores(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.longest, first=first + start))
             for start in range(0, max(1, len(texts)), CHUNK)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "ade"
 # A module imports, when it is loaded, only from its own line or from lines above it.
 LAYERS = [
     {"settings", "errors", "progress", "devices", "files"},
-    {"data", "packing.format"},
+    {"data", "packing.format", "packing.pairs", "lexicon"},
     {"teachers", "codebook", "pursuit", "distillation", "embedding", "packing"},
     {"configuration", "model", "model_card", "predictor", "classifier", "evaluation"},
     {"training", "runtime"},

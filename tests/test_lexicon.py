@@ -1,6 +1,7 @@
 """The lexicon: keys, storage and scores, against a slow reference that knows only dictionaries."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from ade.lexicon import Lexicon, LexiconShape, key_range, pack_keys, unpack, unp
 from ade.training.lexicon_fit import Ragged, packed
 
 VOCABULARY = 13
-SCORES = dict(vocabulary=1, dim=1, anchors=1, whole_8=0, whole_4=0, pairs=1, most=1, weight_bits=4, anchor_bits=8)
+ONE = ("vocabulary", "dim", "anchors", "pairs", "most")
+SCORES = {**dict.fromkeys(ONE, 1), "whole_8": 0, "whole_4": 0, "weight_bits": 4, "anchor_bits": 8}
 
 
 def ragged(texts: list[list[int]]) -> Ragged:
@@ -35,7 +37,7 @@ def some_lexicon(labels: int, seed: int = 0) -> Lexicon:
 def slow_logits(lexicon: Lexicon, text: list[int]) -> np.ndarray:
     """The definition, entry by entry."""
     known = {int(key): i for i, key in enumerate(lexicon.keys)}
-    keys = {*text, *(VOCABULARY * (a + 1) + b for a, b in zip(text, text[1:], strict=False))}
+    keys = {*text, *(VOCABULARY * (a + 1) + b for a, b in pairwise(text))}
     entries = [known[key] for key in keys if key in known]
     norm = math.sqrt(sum(float(lexicon.idf[i]) ** 2 for i in entries))
     total = sum((lexicon.scores[i].astype(np.float64) for i in entries), np.zeros(len(lexicon.bias)))

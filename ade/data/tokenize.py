@@ -13,6 +13,7 @@ from ade.errors import InputError, first_line
 from ade.progress import Report, silent
 
 CHUNK = 4096  # texts tokenized, and held while streaming, at a time
+WINDOWS = 64  # of max_tokens each: what is read of a text at most
 CHARS = 16  # characters of a long text that are tokenized for each token to keep, more where they do not suffice
 SPARE = 64  # tokens that must follow the last one kept in a prefix: what the cut changes at its end is among them
 SPACE = re.compile(r"[ \t\r\n\u3000]")  # where a text may be cut
@@ -60,6 +61,16 @@ def tokenize(
         lengths.extend(count)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
     return np.concatenate(parts or [np.empty(0, np.int32)]), offsets
+
+
+def split_windows(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Texts kept end to end, cut into windows of at most `size` tokens: their offsets, and each text's first window."""
+    lengths = np.diff(offsets)
+    counts = np.maximum(1, -(-lengths // size))  # (n,)
+    first = np.cumsum(counts) - counts
+    within = np.arange(int(counts.sum())) - np.repeat(first, counts)
+    starts = np.repeat(offsets[:-1], counts) + within * size
+    return np.append(starts, offsets[-1]), first
 
 
 def encode_chunks(

@@ -27,7 +27,7 @@ from ade.integrations.onnx_graph import graph_of
 from ade.model import AdeForSequenceClassification
 from ade.packing import format as packing
 from ade.packing.format import Packing
-from ade.runtime.pairs import PackedPairs
+from ade.packing.pairs import PackedPairs
 from ade.runtime.projection import INSIDE
 
 FP32, INT8 = "model.onnx", "model.int8.onnx"

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from ade.data.batches import Encoded
 from ade.data.problems import names_of, problem_of
+from ade.lexicon import lexicon_of
 from ade.model import AdeForSequenceClassification
 from ade.runtime import kernels
 from ade.runtime.gpu import Accelerated
@@ -22,12 +23,14 @@ def fast_path(model: AdeForSequenceClassification, tokenizer: Tokenizer) -> Scor
     """A function from token ids to class scores by precomputed tables; None where the model has no such path."""
     stored = model.packed()  # as it will be stored, where it is only rounded so far
     config = stored.config
-    projection = Projection(config.to_dict(), stored.arrays(), CACHED_TYPES)
+    state = stored.arrays()
+    projection, lexicon = Projection(config.to_dict(), state, CACHED_TYPES), lexicon_of(config.to_dict(), state)
     if model.device.type == "cpu":
         names = names_of(config.id2label, config.num_labels)
-        return Runtime(projection, tokenizer, names, problem=problem_of(config.problem_type, config.num_labels)).scores
+        problem = problem_of(config.problem_type, config.num_labels)
+        return Runtime(projection, tokenizer, names, problem=problem, lexicon=lexicon).scores
     if not kernels.available or not Accelerated.fits(projection):
         return None
     narrow = torch.cuda.is_bf16_supported(including_emulation=False)
-    gpu = Accelerated(projection, model.device, torch.bfloat16 if narrow else torch.float32)
+    gpu = Accelerated(projection, model.device, torch.bfloat16 if narrow else torch.float32, lexicon)
     return lambda ids, offsets: gpu.logits(Encoded(torch.from_numpy(ids), offsets))

@@ -7,7 +7,9 @@ pass.
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ade.data.batches import Encoded, sorted_batches
+from ade.data.tokenize import split_windows
+from ade.lexicon import Lexicon
 from ade.runtime.gpu_tables import Folded, Gates, Pairs, pairs_of
 from ade.runtime.kernels import class_scores
+from ade.runtime.lexicon_kernels import LexiconTables, lexicon_scores
 from ade.runtime.projection import EPSILON, Projection
 
 BATCH_TOKENS = 1 << 18  # tokens a batch: enough to fill the device
@@ -42,8 +47,11 @@ class _Recorded(NamedTuple):
 class Accelerated:
     """A trained model as tables on a device; `logits` of texts."""
 
-    def __init__(self, projection: Projection, device: torch.device, dtype: torch.dtype) -> None:
-        self.device, self.labels = device, projection.labels
+    def __init__(
+        self, projection: Projection, device: torch.device, dtype: torch.dtype, lexicon: Lexicon | None = None
+    ) -> None:
+        self.device, self.labels, self.max_tokens = device, projection.labels, projection.longest
+        self.lexicon = None if lexicon is None else LexiconTables.of(lexicon, device)
         expanded, gated = projection.attend == "anchors", projection.attend == "gated"
         self.mean, self.scale = projection.mean, projection.scale
         self.most = projection.most if expanded else 1  # elements a token
@@ -114,6 +122,20 @@ class Accelerated:
     def logits(self, texts: Encoded) -> np.ndarray:
         """Class scores of every text, in order."""
         texts = texts.to(self.device)
+        windows, first = split_windows(texts.offsets, self.max_tokens)
+        if len(windows) == len(texts.offsets):
+            return self._batched(texts, self.scores)
+
+        # A long text: the mean over its windows, weighted by their tokens; the lexicon reads all of it at once.
+        attended = self._batched(Encoded(texts.ids, windows), partial(self.scores, lexicon=False))
+        tokens = np.diff(windows).astype(np.float32)[:, None]
+        scores = np.add.reduceat(attended * tokens, first) / np.add.reduceat(tokens, first)
+        if self.lexicon is not None:
+            scores = scores + self._batched(texts, partial(lexicon_scores, self.lexicon))
+        return scores
+
+    def _batched(self, texts: Encoded, score: Callable[[Tensor, Tensor], Tensor]) -> np.ndarray:
+        """What `score` gives for every text, in order: (n, C)."""
         scores = torch.empty(len(texts), self.labels, device=self.device)  # (n, C)
         tokens = BATCH_TOKENS // (self.most**2 if self.folded.gates is None else 2)
         batches = sorted_batches(texts.lengths, tokens)
@@ -123,26 +145,30 @@ class Accelerated:
             if count * length * self.most <= GRAPHED:  # few shapes, so that they are seen again
                 rows = np.pad(rows, (0, 2 ** (count - 1).bit_length() - count), mode="edge")
             ids, mask = texts.padded(rows, length)
-            found = self.scores(ids.int(), mask.sum(1, dtype=torch.int32))
+            found = score(ids.int(), mask.sum(1, dtype=torch.int32))
             scores[torch.from_numpy(rows[:count]).to(self.device)] = found[:count]
-        return scores.cpu().numpy() * np.float32(self.scale) + np.float32(self.mean)
+        return scores.cpu().numpy()
 
-    def scores(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def scores(self, ids: Tensor, lengths: Tensor, lexicon: bool = True) -> Tensor:
         """Class scores (B, C) of a batch (B, L) int32 on the device, of which each text has (B,) int32."""
         if not ids.is_cuda or ids.numel() * self.most > GRAPHED:
-            return class_scores(self.folded, ids, lengths)
+            return self._scores(ids, lengths, lexicon)
         with self._lock:
-            recorded = self._recorded(ids, lengths)
+            recorded = self._recorded(ids, lengths, lexicon)
             if recorded is None:
-                return class_scores(self.folded, ids, lengths)
+                return self._scores(ids, lengths, lexicon)
             recorded.ids.copy_(ids)
             recorded.lengths.copy_(lengths)
             recorded.graph.replay()
             return recorded.scores.clone()
 
-    def _recorded(self, ids: Tensor, lengths: Tensor) -> _Recorded | None:
+    def _scores(self, ids: Tensor, lengths: Tensor, lexicon: bool) -> Tensor:
+        scores = class_scores(self.folded, ids, lengths) * self.scale + self.mean
+        return scores + lexicon_scores(self.lexicon, ids, lengths) if lexicon and self.lexicon is not None else scores
+
+    def _recorded(self, ids: Tensor, lengths: Tensor, lexicon: bool) -> _Recorded | None:
         """The graph of a shape, recorded when it is seen for the second time."""
-        shape = tuple(ids.shape)
+        shape = (*ids.shape, lexicon)
         if shape not in self._seen:
             self._seen[shape] = None
             if len(self._seen) > GRAPHS:
@@ -151,7 +177,7 @@ class Accelerated:
         if self._seen[shape] is None:
             graph, ids, lengths = torch.cuda.CUDAGraph(), ids.clone(), lengths.clone()
             with torch.cuda.graph(graph):
-                scores = class_scores(self.folded, ids, lengths)
+                scores = self._scores(ids, lengths, lexicon)
             self._seen[shape] = _Recorded(graph, ids, lengths, scores)
         self._seen.move_to_end(shape)
         return self._seen[shape]

@@ -23,7 +23,7 @@ import numpy as np
 from ade.data.problems import scale_of
 from ade.errors import InputError
 from ade.packing import format as packing
-from ade.runtime.pairs import PackedPairs, PlainPairs
+from ade.packing.pairs import PackedPairs, PlainPairs
 
 INSIDE = "ade.embedding."
 EPSILON = 1e-5  # LayerNorm's

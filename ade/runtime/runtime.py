@@ -17,10 +17,11 @@ from safetensors import deserialize
 from tokenizers import Tokenizer
 
 from ade.data.problems import SINGLE, names_of, problem_of
-from ade.data.tokenize import read_tokenizer
+from ade.data.tokenize import read_tokenizer, split_windows
 from ade.devices import cores
 from ade.errors import InputError
 from ade.files import MARKER, model_folder, reading_model
+from ade.lexicon import Lexicon, lexicon_of
 from ade.packing.format import check_finite
 from ade.predictor import Predictor
 from ade.runtime.projection import CACHED_TYPES, Projection
@@ -61,12 +62,13 @@ class Runtime(Predictor):
         names: tuple[str, ...],
         threads: int = 0,
         problem: str = SINGLE,
+        lexicon: Lexicon | None = None,
     ) -> None:
-        self.projection = projection
+        self.projection, self.lexicon = projection, lexicon
         self.tokenizer = tokenizer  # ours from here on: a copy would double the start-up time
         self.tokenizer.no_padding()
         self.max_tokens = projection.longest
-        self.tokenizer.enable_truncation(self.max_tokens)
+        self.tokenizer.enable_truncation(self.longest)
         self._names, self._problem = names, problem
         self._threads = threads or cores()
         self._start()
@@ -95,7 +97,15 @@ class Runtime(Predictor):
         return self._problem
 
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Class scores (n, C) of texts kept end to end."""
+        """Class scores (n, C) of texts kept end to end: attention over windows, and the lexicon over all of a text."""
+        windows, first = split_windows(offsets, self.max_tokens)
+        scores = self._projected(ids, windows)
+        if len(scores) > len(first):
+            tokens = np.diff(windows).astype(np.float32)[:, None]
+            scores = np.add.reduceat(scores * tokens, first) / np.add.reduceat(tokens, first)
+        return scores if self.lexicon is None else scores + self.lexicon.logits(ids, offsets)
+
+    def _projected(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         if self._process != os.getpid():  # a fork has neither our threads nor whoever held the lock
             self.projection.unlock()
             self._start()
@@ -114,10 +124,11 @@ class Runtime(Predictor):
                 raise InputError(f"{path}: not an ADE model (its model_type is {config.get('model_type')})")
             state = _read_state(path / "model.safetensors")
             check_finite(state)
-            projection = Projection(config, state, cached_types)
+            projection, lexicon = Projection(config, state, cached_types), lexicon_of(config, state)
             names = names_of(config.get("id2label"), projection.labels)
         tokenizer = read_tokenizer(path / "tokenizer.json", projection.pairs.vocabulary)
-        return cls(projection, tokenizer, names, threads, problem_of(config.get("problem_type"), projection.labels))
+        problem = problem_of(config.get("problem_type"), projection.labels)
+        return cls(projection, tokenizer, names, threads, problem, lexicon)
 
 
 def _read_state(path: Path) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ entries are worth their bytes are all chosen by the loss of the summed scores on
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -101,7 +101,7 @@ def minimise(rows: Tensor, problem: Problem, penalty: float, start: tuple[Tensor
         weight.grad, bias.grad = turned @ slope + penalty * weight, slope.sum(0)
         return loss + penalty / 2 * weight.square().sum()
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    optimizer.step(closure)
     return weight.detach(), bias.detach()
 
 
@@ -147,7 +147,10 @@ def fit_lexicon(
     if not len(keys):
         return None
     idf = (np.log((len(texts.offsets) - 1) / counts) + 1).astype(np.float32)
-    learned, judged = _as_problem(targets, problem, device), _as_problem(validation.labels, problem, torch.device("cpu"))
+    learned, judged = (
+        _as_problem(targets, problem, device),
+        _as_problem(validation.labels, problem, torch.device("cpu")),
+    )
     empty = Lexicon(vocabulary, keys, idf, np.empty((len(keys), 0), np.float32), np.zeros(labels, np.float32))
 
     best = _search(empty, texts, learned, validation, judged, STRENGTHS, report)
@@ -162,7 +165,10 @@ def fit_lexicon(
         counts = counts[kept]
     shape, arrays = packed(best.lexicon, best.weight, counts, problem)
     loss, model_weight = blended_loss(
-        validation.logits, unpack(shape, arrays).logits(*validation.texts), best.weight if problem == REGRESSION else 1.0, judged
+        validation.logits,
+        unpack(shape, arrays).logits(*validation.texts),
+        best.weight if problem == REGRESSION else 1.0,
+        judged,
     )
     return Fitted(shape, arrays, model_weight, loss, without)
 
@@ -209,7 +215,10 @@ def _search(
             if best is None or loss < best.loss:
                 scores = (state[0].cpu().numpy() * lexicon.idf[:, None]).astype(np.float32)
                 best = _Found(
-                    Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, state[1].cpu().numpy()), strength, weight, loss
+                    Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, state[1].cpu().numpy()),
+                    strength,
+                    weight,
+                    loss,
                 )
     report("lexicon", len(strengths), len(strengths), {})
     assert best is not None
