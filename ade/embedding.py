@@ -191,7 +191,10 @@ class LexiconLayer(nn.Module):
             self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
         self.scores = PackedEmbedding(self.shape.scores)
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None  # keys, squared idf, scores: made when first used
-        self.register_load_state_dict_post_hook(lambda layer, _: setattr(layer, "_tables", None))
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        super()._load_from_state_dict(*given)
+        self._tables = None
 
     def unpacked(self) -> Lexicon:
         """The same for numpy."""

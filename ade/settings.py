@@ -86,6 +86,9 @@ class TrainingSettings:
     adapt: bool = field(
         default=False, metadata={"help": "move pairs to the tokens whose gradient asks for more; their number stays"}
     )
+    lexicon: bool = field(
+        default=True, metadata={"help": "add n-gram scores to the model's where validation rows gain by it"}
+    )
     class_weights: str = field(
         default="none", metadata={"help": "balanced: classes count alike, however few rows they have"}
     )
@@ -156,6 +159,7 @@ STRONG = TrainingSettings()
 PAPER = TrainingSettings(
     epochs=EPOCHS, batch_size=32, learning_rate=2e-5, warmup_steps=500, weight_decay=0.01,
     fit_to_data=False, dropout=0.1, token_dropout=0.0, position_scale=1.0, train_anchors=True, train_weights=False,
+    lexicon=False,
 )  # fmt: skip
 PRESETS = {"strong": STRONG, "paper": PAPER}
 SHAPES = {"strong": Architecture(), "paper": Architecture(attend="tokens")}  # Algorithm 1 as printed

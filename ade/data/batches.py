@@ -31,6 +31,15 @@ class Encoded:
         """Tokens in each text."""
         return np.diff(self.offsets)  # (n,)
 
+    def first(self, count: int) -> "Encoded":
+        """The same texts, cut to their first tokens."""
+        lengths = np.minimum(self.lengths, count)
+        if (lengths == self.lengths).all():
+            return self
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        kept = np.repeat(self.offsets[:-1] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Encoded(self.ids[torch.from_numpy(kept)], offsets)
+
     def to(self, device: torch.device) -> "Encoded":
         """The same with the ids on a device."""
         return Encoded(self.ids.to(device), self.offsets)

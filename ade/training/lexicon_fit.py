@@ -4,6 +4,7 @@ Full-batch L-BFGS on the rows' sparse features. Regularisation, the weight besid
 entries are worth their bytes are all chosen by the loss of the summed scores on the validation rows.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -48,10 +49,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is learned: targets (n, C), and which loss they have."""
+    """What is learned: targets (n, C), which loss they have, and how much each class counts in it."""
 
     targets: Tensor
     kind: str
+    weights: Tensor | None = None  # (C,)
 
 
 def count_entries(texts: Ragged, vocabulary: int, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,9 +83,11 @@ def features(lexicon: Lexicon, texts: Ragged, device: torch.device) -> Tensor:
     norm = np.sqrt(np.bincount(text, lexicon.idf[entry] ** 2, count))
     value = (lexicon.idf[entry] / norm[text]).astype(np.float32)
     bounds = np.searchsorted(text, np.arange(count + 1))
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(bounds), torch.from_numpy(entry), torch.from_numpy(value), (count, len(lexicon))
-    ).to(device)
+    starts, entries, values = (torch.from_numpy(array) for array in (bounds, entry, value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this layout is called beta
+        made = torch.sparse_csr_tensor(starts, entries, values, (count, len(lexicon)), check_invariants=False)
+    return made.to(device)
 
 
 def minimise(rows: Tensor, problem: Problem, penalty: float, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -110,8 +114,9 @@ def mean_loss(scores: Tensor, problem: Problem) -> Tensor:
     if problem.kind == REGRESSION:
         return F.mse_loss(scores, problem.targets) / 2
     if problem.kind == MULTI:
-        return F.binary_cross_entropy_with_logits(scores, problem.targets, reduction="none").sum(1).mean()
-    return F.cross_entropy(scores, problem.targets)
+        loss = F.binary_cross_entropy_with_logits(scores, problem.targets, pos_weight=problem.weights, reduction="none")
+        return loss.sum(1).mean()
+    return F.cross_entropy(scores, problem.targets, problem.weights)
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,7 @@ def fit_lexicon(
     validation: Validation,
     vocabulary: int,
     device: torch.device,
+    class_weights: Sequence[float] | None = None,
     report: Report = silent,
 ) -> Fitted | None:
     """The lexicon that, added to a trained model, lowers the loss on the validation rows; None where none does.
@@ -148,8 +154,8 @@ def fit_lexicon(
         return None
     idf = (np.log((len(texts.offsets) - 1) / counts) + 1).astype(np.float32)
     learned, judged = (
-        _as_problem(targets, problem, device),
-        _as_problem(validation.labels, problem, torch.device("cpu")),
+        _as_problem(targets, problem, device, class_weights),
+        _as_problem(validation.labels, problem, torch.device("cpu"), class_weights),
     )
     empty = Lexicon(vocabulary, keys, idf, np.empty((len(keys), 0), np.float32), np.zeros(labels, np.float32))
 
@@ -163,13 +169,16 @@ def fit_lexicon(
         smaller = Lexicon(vocabulary, keys[kept], idf[kept], best.lexicon.scores[kept], best.lexicon.bias)
         best = _search(smaller, texts, learned, validation, judged, (best.strength,), report)
         counts = counts[kept]
-    shape, arrays = packed(best.lexicon, best.weight, counts, problem)
-    loss, model_weight = blended_loss(
-        validation.logits,
-        unpack(shape, arrays).logits(*validation.texts),
-        best.weight if problem == REGRESSION else 1.0,
-        judged,
-    )
+
+    # Of numbers the two are mixed: the lexicon's share goes into its scores, the model's is left to the caller.
+    model_weight, weight = 1.0, best.weight
+    if problem == REGRESSION:
+        own = best.lexicon.logits(*validation.texts)
+        model_weight = blended_loss(validation.logits, own, 1.0, judged)[1]
+        weight = 1 - model_weight
+    shape, arrays = packed(best.lexicon, weight, counts, problem)
+    added = unpack(shape, arrays).logits(*validation.texts)
+    loss = blended_loss(model_weight * validation.logits + added, np.zeros_like(added), 0.0, judged)[0]
     return Fitted(shape, arrays, model_weight, loss, without)
 
 
@@ -180,13 +189,16 @@ class _Found(NamedTuple):
     loss: float
 
 
-def _as_problem(labels: np.ndarray, problem: str, device: torch.device) -> Problem:
+def _as_problem(
+    labels: np.ndarray, problem: str, device: torch.device, class_weights: Sequence[float] | None
+) -> Problem:
     wanted = torch.from_numpy(np.ascontiguousarray(labels)).to(device)
     if problem == REGRESSION:
         wanted = wanted.float().view(-1, 1)
     elif wanted.ndim == 2:
         wanted = wanted.float()
-    return Problem(wanted, problem)
+    weights = None if class_weights is None else torch.tensor(class_weights, device=device)
+    return Problem(wanted, problem, weights)
 
 
 def _search(

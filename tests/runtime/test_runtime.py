@@ -24,7 +24,7 @@ TEXTS = ["the team and the coach", "bank share price", "", "rocket", "of the com
 
 @pytest.fixture(scope="module", params=["tokens", "anchors", "gated"])
 def folder(request, codebook, topics, tmp_path_factory):
-    settings = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
+    settings = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, lexicon=False, device="cpu")
     out = tmp_path_factory.mktemp("model") / request.param
     train(codebook, topics, settings=settings, architecture=Architecture(attend=request.param), out=out)
     return out

@@ -11,14 +11,14 @@ from ade.data.dataset import Dataset
 from ade.errors import InputError
 from ade.evaluation import evaluate
 from ade.settings import PAPER, PRESETS, STRONG, Architecture
-from ade.training import checkpoints
+from ade.training import checkpoints, tasks
 from ade.training import loop as training
 from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN
 from ade.training.loop import train
 from ade.training.schedule import fitted, learning_rate, steps_of
 from ade.training.step import Stepper
 
-QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, device="cpu")
+QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, lexicon=False, device="cpu")
 
 
 @pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
@@ -211,7 +211,7 @@ def test_a_run_that_stops_improving_ends_early(codebook, topics, tmp_path, monke
         wrong = np.arange(len(texts)) < 3 * next(falling)
         return np.eye(3)[(topics.labels + wrong) % 3]
 
-    monkeypatch.setattr(training, "predict_logits", worse)
+    monkeypatch.setattr(tasks, "predict_logits", worse)
     train(codebook, topics, topics, QUICK, out=tmp_path / "run")
     done = json.loads((tmp_path / "run" / DONE).read_text())
     assert done["steps"] == 3 * (1 + training.PATIENCE)  # a look every 3 of 60 steps
@@ -219,12 +219,12 @@ def test_a_run_that_stops_improving_ends_early(codebook, topics, tmp_path, monke
 
 
 def test_of_equally_good_looks_the_last_is_kept(codebook, topics, monkeypatch):
-    monkeypatch.setattr(training, "predict_logits", lambda model, texts: np.eye(3)[topics.labels[: len(texts)]])
+    monkeypatch.setattr(tasks, "predict_logits", lambda model, texts: np.eye(3)[topics.labels[: len(texts)]])
     kept = []
     monkeypatch.setattr(training, "_loop", lambda run, *rest, loop=training._loop: (loop(run, *rest), kept.append(run)))
     train(codebook, topics, topics, QUICK)
-    assert kept[0].stale == 0
-    assert kept[0].step == 60
+    assert kept[0].progress.stale == 0
+    assert kept[0].progress.step == 60
 
 
 def test_a_torn_last_line_of_the_log_does_no_harm(codebook, topics, tmp_path, monkeypatch):
@@ -306,7 +306,7 @@ def test_overwrite_spares_what_only_looks_like_a_run(codebook, topics, tmp_path)
 
 def test_an_occupied_folder_is_refused_before_any_work(codebook, topics, tmp_path, monkeypatch):
     (tmp_path / "mine.txt").write_text("precious")
-    monkeypatch.setattr(training, "encode", None)  # would fail if it were reached
+    monkeypatch.setattr(tasks, "encode", None)  # would fail if it were reached
     with pytest.raises(InputError, match="something else"):
         train(codebook, topics, settings=QUICK, out=tmp_path)
 

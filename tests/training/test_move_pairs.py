@@ -17,7 +17,7 @@ from ade.training.loop import train
 from ade.training.move_pairs import Adapter, settled
 from tests.conftest import ragged_codebook
 
-SHORT = TrainingSettings(steps=80, batch_size=16, learning_rate=3e-3, adapt=True)
+SHORT = TrainingSettings(steps=80, batch_size=16, learning_rate=3e-3, adapt=True, lexicon=False)
 
 
 def layer_of(counts: list[int]) -> AnchorEmbedding:

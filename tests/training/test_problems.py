@@ -161,7 +161,7 @@ def test_class_weights_follow_the_config():
 
 def test_balanced_classes_help_the_rare_one(codebook, topics):
     rare = np.flatnonzero((topics.labels != 1) | (np.arange(len(topics)) % 12 == 0))
-    settings = replace(QUICK, steps=60, learning_rate=2e-3, fit_to_data=False)
+    settings = replace(QUICK, steps=60, learning_rate=2e-3, fit_to_data=False, lexicon=False)
     said = {}
     for kind in ("none", "balanced"):
         found = train(codebook, topics.take(rare), topics, replace(settings, class_weights=kind), SHAPE)
