@@ -128,7 +128,7 @@ def train(
         run = _prepare(accelerator, task, settings)
         if out is None:
             _loop(run, None, report)
-            return _finish(run, report)[0]
+            return _finish(run, report)
         return _train_in(RunFolder(Path(out), _identity(run, codebook, architecture)), existing, run, report)
 
 
@@ -144,10 +144,11 @@ def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) 
 
     _restore(run, folder)
     _loop(run, folder if main else None, report)
-    predictor, metrics = _finish(run, report)
+    predictor = _finish(run, report)
     if main:
         metric = run.task.metric
-        folder.finish(predictor, {f"dev_{metric}": metrics[metric], "steps": run.progress.step})
+        found = predictor.model.config.about["dev"][metric]
+        folder.finish(predictor, {f"dev_{metric}": found, "steps": run.progress.step})
     run.accelerator.wait_for_everyone()
     return predictor
 
@@ -240,12 +241,12 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
         seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
 
 
-def _finish(run: _Run, report: Report) -> tuple[Classifier | Tagger, dict[str, Any]]:
-    """The kept weights as a predictor, and its metrics on the validation rows."""
+def _finish(run: _Run, report: Report) -> Classifier | Tagger:
+    """The kept weights as a predictor."""
     model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
     model = model if run.adapter is None else settled(model)
-    return run.task.predictor(model.eval(), run.settings, report)
+    return run.task.predictor(model.eval(), run.settings, run.progress.metrics, report)
 
 
 def _check_finite(run: _Run, *numbers: float) -> None:

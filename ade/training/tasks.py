@@ -60,17 +60,19 @@ class TextTask:
         return predict_logits(model, self.dev_texts) * self.deviation + self.mean
 
     def predictor(
-        self, model: AdeForSequenceClassification, settings: TrainingSettings, report: Report
-    ) -> tuple[Classifier, dict[str, Any]]:
-        """The trained model as a classifier, with a lexicon where that helps; and its metrics on validation rows."""
-        scores = self._dev_scores(model)
+        self, model: AdeForSequenceClassification, settings: TrainingSettings, metrics: dict[str, Any], report: Report
+    ) -> Classifier:
+        """The trained model as a classifier, with a lexicon where that helps.
+
+        `metrics` are those of the model on the validation rows.
+        """
+        scores = self._dev_scores(model) if settings.lexicon else None
         if self.data.problem == REGRESSION:
             model.config.scale = [self.mean, self.deviation]
-        if settings.lexicon:
-            scores = self._add_lexicon(model, scores, report)
-        metrics = judged(self.dev, scores, self.dev.names).as_dict()
+        if scores is not None:
+            metrics = judged(self.dev, self._add_lexicon(model, scores, report), self.dev.names).as_dict()
         model.config.about["dev"] = metrics
-        return Classifier(model.packed(), self.codebook.tokenizer), metrics
+        return Classifier(model.packed(), self.codebook.tokenizer)
 
     def _add_lexicon(self, model: AdeForSequenceClassification, scores: np.ndarray, report: Report) -> np.ndarray:
         """Fit a lexicon beside the model and attach it where it helps; the scores of the validation rows after that."""
@@ -129,12 +131,11 @@ class TagTask:
         return evaluate_tagger(Tagger(model, self.codebook.tokenizer), self.dev).as_dict()
 
     def predictor(
-        self, model: AdeForTokenClassification, settings: TrainingSettings, report: Report
-    ) -> tuple[Tagger, dict[str, Any]]:
-        """The trained model as a tagger, and its metrics on the validation sentences."""
-        metrics = self.validate(model)
+        self, model: AdeForTokenClassification, settings: TrainingSettings, metrics: dict[str, Any], report: Report
+    ) -> Tagger:
+        """The trained model as a tagger; `metrics` are those on the validation sentences."""
         model.config.about["dev"] = metrics
-        return Tagger(model.packed(), self.codebook.tokenizer), metrics
+        return Tagger(model.packed(), self.codebook.tokenizer)
 
     def fingerprint(self) -> Iterator[np.ndarray]:
         """Everything that tells one data set from another."""
