@@ -86,3 +86,4 @@ class FineTuned:
         with quiet(), new_folder(folder) as draft:
             self.model.save_pretrained(draft)
             self.wrapped.save_pretrained(draft)
+            self.tokenizer.save(str(draft / "tokenizer.json"), pretty=False)  # transformers indents it

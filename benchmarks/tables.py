@@ -172,8 +172,10 @@ def ablation() -> Grid:
         shape = {"attend": ATTEND, **shape}
         grid[name] = {data: [changed(ade_run("ablation", data, **shape), training)] for data in ABLATED}
     whole = grid["the preset"]
-    for name, teaching in (("taught", {}), ("taught, no variants of the texts", {"variants": 0})):
-        grid[name] = {data: [taught_run(run, **teaching) for run in runs] for data, runs in whole.items()}
+    grid["taught"] = {data: [taught_run(run) for run in runs] for data, runs in whole.items()}
+    grid["taught, no variants of the texts"] = {  # schedule 2: as many steps as untaught rows get
+        data: [changed(taught_run(run, variants=0), schedule=2) for run in runs] for data, runs in whole.items()
+    }
     return grid
 
 
