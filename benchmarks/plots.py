@@ -65,8 +65,8 @@ def _scatter(axes: Any, points: list[tuple[str, dict[str, float]]], across: str,
         axes.annotate(
             name,
             (figures[across], 100 * figures["accuracy"]),
-            xytext=(-6, -13) if name.startswith("ADE, weights") else (6, -13 if name.endswith("tokens") else 5),
-            ha="right" if name.startswith("ADE, weights") else "left",  # their neighbours' stand to the right
+            xytext=(0, 9) if name.startswith("ADE, weights") else (6, -13 if name.endswith("tokens") else 5),
+            ha="center" if name.startswith("ADE, weights") else "left",  # neighbours stand to their right
             textcoords="offset points",
         )
     axes.set(xscale="log", xlabel=label, ylabel="accuracy on AG News, %")

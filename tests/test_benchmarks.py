@@ -26,6 +26,7 @@ from benchmarks import (
     sections,
     service,
     speed,
+    throughput,
     tuned_peers,
 )
 from benchmarks.__main__ import app
@@ -266,6 +267,27 @@ def test_the_papers_row_has_its_solver_and_epochs():
     (learned,) = TABLES["classification"]()["Anchor & Transform (learned; no SAT, mean pooling)"]["ag_news"]
     assert learned.settings["training"]["train_weights"]
     assert not learned.settings["distillation"]["signed"]
+
+
+@pytest.mark.parametrize(
+    "row", ["ADE, the paper's solver, K and epochs", "Anchor & Transform (learned; no SAT, mean pooling)"]
+)
+def test_rows_with_the_gradient_solver_are_made(places, tmp_path, row):
+    run = TABLES["classification"]()[row]["ag_news"][0]
+    short = {**run.settings["training"], "steps": 5, "batch_size": 16}
+    distillation = {**run.settings["distillation"], "anchors": 16, "rounds": 1}
+    small = Run("classification", "ade", {**run.settings, "training": short, "distillation": distillation})
+    assert reproduce([small], places, tmp_path / "results") == []
+    assert 0 <= records.load(tmp_path / "results")[0]["figures"]["accuracy"] <= 1
+
+
+def test_throughput_is_measured_warm_and_cold():
+    codebook = speed.random_codebook(200, 20, 4, 64)
+    found = throughput._ours(codebook, ("a", "b"))
+    cold = {name for name, system in found.items() if system.projection is not None}
+    assert cold == {"ADE tokens", "ADE gated", "ADE gated, packed"}
+    for name, system in found.items():
+        assert len(throughput._timed(system, ["a b", "c"], 2, cold=name in cold)) == 2
 
 
 def test_cold_means_that_no_row_is_kept():
