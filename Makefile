@@ -31,16 +31,17 @@ $(OLDEST): $(STAMP)
 test-oldest: $(OLDEST)
 	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/integrations/test_hugging_face.py tests/test_model.py tests/test_tagger.py tests/training/test_problems.py
 
-# The whole benchmark harness on a few hundred rows (folders as in `ade reproduce --help`).
+# The whole benchmark harness on a few hundred rows (folders as in `python -m benchmarks reproduce --help`).
 DATA ?= ../shared/data
 TEACHERS ?= teachers
 bench-quick: $(STAMP)
-	$(BIN)/ade reproduce --quick --data-dir $(DATA) --teachers-dir $(TEACHERS) --device cpu
+	$(BIN)/python -m benchmarks reproduce --quick --data-dir $(DATA) --teachers-dir $(TEACHERS) --device cpu
 
-# Pages and plots from benchmarks/results.
+# Pages and plots from benchmarks/results; the sentences in them are checked against the records.
 report: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks report
+	$(BIN)/python -m benchmarks report --check
 
 # The site: build/site.
 docs: $(STAMP)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ade.cli.demo import run_demo
+from ade.cli.sizes import folder_sizes
 from ade.codebook import MARKER, Codebook
 from ade.data.dataset import Dataset
 from ade.data.loading import EMBEDDED, has_split, load_dataset
@@ -148,7 +149,7 @@ def run_main_job(run: Run, places: Places, report: Report) -> tuple[dict[str, An
 
 
 def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and conditions of one ADE run."""
+    """Metrics, sizes and conditions of one ADE run."""
     settings = run.settings
     rows, dev, test, about = load_lesson(places, settings, report)
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report, settings.get("corpus"))
@@ -159,6 +160,6 @@ def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], d
         shape = Architecture(**settings["architecture"])
         classifier = train(codebook, rows, dev, training, shape, out, "refuse", report)
         seconds = time.perf_counter() - began
-        nbytes = (out / "model.safetensors").stat().st_size
-    figures = {**evaluate(classifier, test).as_dict(), "train_seconds": seconds, "bytes": nbytes}
+        needed = folder_sizes(out)
+    figures = {**evaluate(classifier, test).as_dict(), **needed, "train_seconds": seconds}
     return {**figures, "cosine": codebook.about["cosine"]}, {"data": about}

@@ -1,4 +1,4 @@
-"""Records found by the runs that ask for them, and how figures are written."""
+"""Records found by the runs that ask for them, and how numbers are written."""
 
 from typing import Any
 
@@ -15,14 +15,16 @@ NAMES = {
     "sst2": "SST-2",
     "trec": "TREC",
     "banking77": "Banking77",
-    "tfidf": "TF-IDF (1,2) + linear SVM",
-    "fasttext": "fastText, bigrams",
-    "fasttext-ftz": "fastText quantised (.ftz)",
+    "tfidf": "TF-IDF + linear SVM, tuned",
+    "nbsvm": "NB-SVM, tuned",
+    "fasttext": "fastText, tuned",
+    "fasttext-ftz": "fastText, tuned, quantised (.ftz)",
     "model2vec": "model2vec (MiniLM) + classifier",
     "minilm-l6": "MiniLM-L6, fine-tuned whole",
 }
 SHORT = {
     "tfidf": "TF-IDF + SVM",
+    "nbsvm": "NB-SVM",
     "fasttext": "fastText",
     "fasttext-ftz": ".ftz",
     "model2vec": "model2vec",
@@ -51,9 +53,9 @@ class Book:
         return sorted((each for each in self.all if each["key"] in order), key=lambda each: order.index(each["key"]))
 
     def rate_of(self, record: Record) -> float | None:
-        """Texts a second on a CPU: the record's own, or from the table `throughput`; training does not change it."""
+        """Texts a second on a CPU with nothing else on it: the record's own, or from the table `throughput`."""
         if record["device"]["kind"] == "cpu" and "texts_per_second" in record["figures"]:
-            return record["figures"]["texts_per_second"]
+            return record["figures"]["texts_per_second"] if record["jobs"] == 1 else None
         shape = record["settings"].get("architecture", {})
         system = f"ADE {shape['attend']}" if shape.get("sat") else ""
         system = FP32 if record["settings"].get("peer") == "minilm-l6" else system
@@ -78,11 +80,6 @@ def mean(values: list[float], digits: int = 2) -> str:
 def size_of(count: float) -> str:
     """Bytes."""
     return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
-
-
-def seconds(found: list[Record]) -> str:
-    """Mean training time."""
-    return "-" if not found else f"{sum(record['figures']['train_seconds'] for record in found) / len(found):.0f} s"
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

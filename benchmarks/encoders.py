@@ -1,5 +1,6 @@
 """Whole Hugging Face encoders fine-tuned on the rows: peers to measure against, and teachers to learn from."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from ade.cli.sizes import Sizes, folder_sizes
 from ade.data.batches import encode, shuffled_batches, sorted_batches
 from ade.data.dataset import Dataset
 from ade.devices import resolve_device
@@ -73,13 +75,15 @@ class FineTuned:
             found[rows] = self._logits(encoded.padded(rows)).argmax(1).cpu().numpy()
         return found
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the weights in float32."""
-        return 4 * sum(parameter.numel() for parameter in self.model.parameters())
+    def sizes(self) -> Sizes:
+        """Bytes of the folder `save` writes."""
+        with tempfile.TemporaryDirectory() as out:
+            self.save(Path(out) / "model")
+            return folder_sizes(Path(out) / "model")
 
     def save(self, folder: Path) -> None:
         """Write a folder transformers can load."""
         with quiet(), new_folder(folder, {"config.json"}) as draft:
             self.model.save_pretrained(draft)
             self.wrapped.save_pretrained(draft)
+            self.tokenizer.save(str(draft / "tokenizer.json"), pretty=False)  # transformers indents it

@@ -1,12 +1,8 @@
 """From result files to pages: `benchmarks/README.md`, the marked parts of the README, and the plots.
 
-    python -m benchmarks.report [--check]
-
-Every figure in those pages comes through here. `--check` writes nothing and fails where a page is stale.
+Every number in those pages comes through here, and every sentence under a table is checked against the records.
 """
 
-import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,38 +26,46 @@ SECTIONS: dict[str, Callable[[Book], str]] = {name: getattr(sections, name) for 
 def pages(found: list[Record]) -> dict[Path, str]:
     """Every generated page and what it should say."""
     book = Book(found)
-    drawn = {name: section(book) if book.table(name) else "" for name, section in SECTIONS.items()}
+    drawn = {name: section(book) if book.everywhere(name) else "" for name, section in SECTIONS.items()}
     body = [readings.OPENING]
     for name, text in drawn.items():
         if text:
-            plot = f"\n\n![]({PLOTS[name]})" if name in PLOTS else ""
-            body.append(f"## {name}\n\n{text}{plot}\n\n{readings.READINGS.get(name, '')}".rstrip())
+            plot = [f"![]({PLOTS[name]})"] if name in PLOTS else []
+            parts = [f"## {name}", text, sections.made(book.everywhere(name)), *plot, readings.text(name, book)]
+            body.append("\n\n".join(part for part in parts if part))
     written = {ROOT / "benchmarks" / "README.md": "\n\n".join(body) + "\n"}
+
     front = (ROOT / "README.md").read_text("utf8")
     for name, text in drawn.items():
         begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
         if begin in front:
             before, rest = front.split(begin, 1)
-            front = before + begin + text + end + rest.split(end, 1)[1]
+            front = before + begin + (text or NOT_MEASURED) + end + rest.split(end, 1)[1]
     written[ROOT / "README.md"] = front
     return written
 
 
-def main() -> None:
-    """Write the pages, or only check them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail where a page is stale")
-    check = parser.parse_args().check
+NOT_MEASURED = "(To be measured again: what this table measures has changed.)"
+
+
+def stale_pages(found: list[Record]) -> dict[Path, str]:
+    """Pages that do not say what they should, with what they should say."""
+    return {path: text for path, text in pages(found).items() if not path.exists() or path.read_text("utf8") != text}
+
+
+def check_pages() -> tuple[list[str], list[str]]:
+    """What is wrong: sentences the records contradict, stale pages; and sentences that wait for their records."""
     found = records.load()
-    stale = {path: text for path, text in pages(found).items() if not path.exists() or path.read_text("utf8") != text}
-    if check:
-        sys.exit(f"stale: {', '.join(path.name for path in stale)}; run 'make report'" if stale else 0)
-    for path, text in stale.items():
+    wrong, unmeasured = readings.untrue(Book(found))
+    stale = [path.name for path in stale_pages(found)]
+    return wrong + ([f"stale: {', '.join(stale)}; run 'make report'"] if stale else []), unmeasured
+
+
+def write_pages() -> None:
+    """Write the pages and draw the plots."""
+    found = records.load()
+    for path, text in stale_pages(found).items():
         path.write_text(text, "utf8")
     from benchmarks import plots
 
     plots.draw(found)
-
-
-if __name__ == "__main__":
-    main()

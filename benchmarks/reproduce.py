@@ -14,15 +14,14 @@ from ade.errors import InputError
 from ade.progress import Report, silent
 from benchmarks import records
 from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
+from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
-from benchmarks.costs import run_distillation, run_training
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.service import run_service
-from benchmarks.size import run_compression, run_size
-from benchmarks.speed import run_latency, run_lookup, run_parameters
-from benchmarks.tables import TABLES, quick, runs_of
+from benchmarks.speed import run_distillation, run_latency, run_lookup, run_parameters, run_training
+from benchmarks.tables import SHALLOW, TABLES, quick, runs_of
 from benchmarks.throughput import run_throughput
 
 KINDS = {
@@ -85,7 +84,7 @@ def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tupl
 def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
-        return run.settings["peer"] not in ("tfidf", "fasttext", "fasttext-ftz", "model2vec")
+        return run.settings["peer"] not in SHALLOW
     return run.kind in ("ade", "context", *TIMES)
 
 

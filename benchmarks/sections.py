@@ -1,7 +1,7 @@
 """One function a table of `tables.py`, of the same name: its records as text, empty where there are none."""
 
 from benchmarks import paper
-from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, seconds, size_of
+from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, size_of
 from benchmarks.records import FP32, INT8, LIMIT
 from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, TABLES
 
@@ -11,7 +11,23 @@ CLOSENESS = {
     "cosine_p5": "cosine, 5th percentile",
     "recall_at_10": "neighbours kept, of 10",
 }
-WAYS = {"eager_fp32": "eager fp32", "compiled_bf16": "compiled bf16", "projected": "projected"}
+WAYS = {
+    "eager_fp32": "eager fp32",
+    "compiled_bf16": "compiled bf16",
+    "projected": "projected (CPU: warm)",
+    "projected_cold": "projected, cold",
+}
+
+
+def made(found: list[Record]) -> str:
+    """Where and when the records of a table were made: device, runs at once, commits."""
+    where: dict[str, None] = {}
+    for record in found:
+        jobs = record.get("jobs", 1)
+        shared = "alone" if jobs == 1 else f"{jobs} runs at once"
+        where[f"{record['device'].get('name', record['device']['kind'])} ({shared})"] = None
+    commits = dict.fromkeys(record.get("commit", "unknown")[:8] for record in found)
+    return f"Made on {', '.join(where)}; commits {', '.join(commits)}."
 
 
 def grid(book: Book, table: str, corner: str, more: list[list[str]] | None = None) -> str:
@@ -37,30 +53,31 @@ def classification(book: Book) -> str:
             if found:
                 rate = book.rate_of(found[0])
                 cells = [percent(found, figure) for figure in ("accuracy", "macro_f1", "precision", "recall")]
-                cost = [size_of(found[0]["figures"]["bytes"]), seconds(found), "-" if rate is None else f"{rate:,.0f}"]
+                cost = [size_of(found[0]["figures"]["bytes"]), "-" if rate is None else f"{rate:,.0f}"]
                 rows.append([NAMES.get(name, name), f"{found[0]['data']['train_rows']:,}", *cells, *cost])
         for name, (accuracy, f1) in paper.CLASSIFICATION[data].items():
             figures = [f"{accuracy:.2f}", "-" if f1 is None else f"{f1:.2f}"]
-            rows.append([f"paper: {name}", f"{paper.ROWS[data]:,}", *figures, "-", "-", "-", "-", "-"])
-        header = [NAMES[data], "rows", "accuracy", "macro F1", "precision", "recall", "size", "training", "texts/s"]
+            rows.append([f"paper: {name}", f"{paper.ROWS[data]:,}", *figures, "-", "-", "-", "-"])
+        header = [NAMES[data], "rows", "accuracy", "macro F1", "precision", "recall", "size", "texts/s, 2 CPU cores"]
         parts.append(markdown(header, rows))
     return "\n\n".join(parts)
 
 
 def accuracy(book: Book) -> str:
-    """Every data set, one preset; then bytes and training time in the same order."""
+    """Every data set, one preset; then bytes in the same order."""
     figures, costs = [], []
     for data, row in TABLES["accuracy"]().items():
         cells = [book.of(runs) for runs in row.values()]
         header = ["", "rows", *(SHORT.get(name, name) for name in row)]
         count = next((f"{found[0]['data']['train_rows']:,}" for found in cells if found), "-")
         figures.append([NAMES[data], count, *(percent(found) for found in cells)])
-        costs.append([NAMES[data], count, *(_cost(found) for found in cells)])
-    return f"{markdown(header, figures)}\n\n{markdown(header, costs)}"
+        costs.append([NAMES[data], count, *(_size(found) for found in cells)])
+    header[0] = "accuracy"
+    return f"{markdown(header, figures)}\n\n{markdown(['size, tokenizer included', *header[1:]], costs)}"
 
 
-def _cost(found: list[Record]) -> str:
-    return "-" if not found else f"{size_of(found[0]['figures']['bytes'])}, {seconds(found)}"
+def _size(found: list[Record]) -> str:
+    return "-" if not found else size_of(found[0]["figures"]["bytes"])
 
 
 def few(book: Book) -> str:
@@ -103,8 +120,8 @@ def attend(book: Book) -> str:
     rows = []
     for mode, row in TABLES["attend"]().items():
         found = book.of(row[""])
-        rows.append([mode, percent(found), percent(found, "macro_f1"), seconds(found)])
-    return markdown(["AG News, preset strong", "accuracy", "macro F1", "training"], rows)
+        rows.append([mode, percent(found), percent(found, "macro_f1")])
+    return markdown(["AG News, preset strong", "accuracy", "macro F1"], rows)
 
 
 def gpe(book: Book) -> str:
@@ -126,7 +143,16 @@ def compression(book: Book) -> str:
             f"{figures['cosine_p5']:.3f}",
         ]
         rows.append([str(k), *cells, f"{mib:.2f}", f"{figures['paper_width_ratio']:.1f}x", theirs])
-    header = ["K", "on disk, d=384", "ratio", "cosine", "cosine 5%", "MiB at d=768", "ratio at d=768", "paper's MiB"]
+    header = [
+        "K",
+        "codebook, d=384",
+        "ratio",
+        "cosine",
+        "cosine 5%",
+        "MiB at d=768",
+        "ratio at d=768",
+        "paper's MiB",
+    ]
     return markdown(header, rows)
 
 
@@ -152,9 +178,15 @@ def packed(book: Book) -> str:
     rows = []
     for data, row in TABLES["packed"]().items():
         found = [book.of(runs) for runs in row.values()]
-        cells = [f"{percent(each)} ({size_of(each[0]['figures']['bytes'])})" if each else "-" for each in found]
-        rows.append([NAMES[data], *cells])
-    return markdown(["", *row], rows)
+        rows.append([NAMES[data], *(_with_size(each) for each in found)])
+    return markdown(["accuracy, size (of it tokenizer)", *row], rows)
+
+
+def _with_size(found: list[Record]) -> str:
+    if not found:
+        return "-"
+    whole, tokenizer = (size_of(found[0]["figures"][name]) for name in ("bytes", "tokenizer_bytes"))
+    return f"{percent(found)}, {whole} ({tokenizer})"
 
 
 def parameters(book: Book) -> str:
@@ -205,8 +237,9 @@ def costs(book: Book) -> str:
         what = "distillation, 128,100 x 768, K=700, 8 pairs"
         if record["kind"] == "training":
             what = f"training, AG News, at most 6,000 steps of 64, {record['settings']['attend']}"
-        rows.append([what, record["device"]["name"], f"{record['figures']['seconds']:.1f} s"])
-    return markdown(["", "device", "seconds"], rows)
+        shared = "alone" if record["jobs"] == 1 else f"{record['jobs']} runs at once"
+        rows.append([what, record["device"]["name"], shared, f"{record['figures']['seconds']:.1f} s"])
+    return markdown(["", "device", "with", "seconds"], rows)
 
 
 def throughput(book: Book) -> str:
@@ -221,9 +254,13 @@ def speeds(figures: Record, device: Record) -> str:
     for name, figure in figures.items():
         rate = figure["texts_per_second"]
         ratios = [f"{rate / plain:.1f}x", f"{rate / quantised:.1f}x", f"{100 * rate / limit:.0f}%"]
-        rows.append([name, f"{rate:,.0f}", *ratios, f"{figure['one_ms']:.2f} ms"])
-    header = ["against MiniLM-L6 fp32", "against int8", "of the tokenizer's rate", "one text"]
-    return markdown([f"{device['name']}, {device['threads']} cores", "texts/s", *header], rows)
+        cold = ["-", "-"]
+        if "cold_one_ms" in figure:
+            cold = [f"{figure['cold_texts_per_second']:,.0f}", f"{figure['cold_one_ms']:.2f} ms"]
+        rows.append([name, f"{rate:,.0f}", cold[0], *ratios, f"{figure['one_ms']:.2f} ms", cold[1]])
+    header = ["against MiniLM-L6 fp32", "against int8", "of the tokenizer's rate", "one text, warm", "one text, cold"]
+    first = [f"{device['name']}, {device['threads']} cores", "texts/s, warm", "texts/s, cold"]
+    return markdown([*first, *header], rows)
 
 
 def service(book: Book) -> str:
@@ -286,7 +323,7 @@ def lookup(book: Book) -> str:
 
 
 def demo(book: Book) -> str:
-    """The main job, as the terminal shows it."""
+    """The main job, as the terminal shows it; seconds are those of the machine named under the table."""
     return "\n\n".join(_main_job(record["figures"]) for record in book.table("demo"))
 
 

@@ -1,27 +1,33 @@
-"""How long things take, side by side in one process: medians over repeats, warm-up left out."""
+"""How long things take, side by side in one process: latency of a batch, look-ups, distillation, training."""
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
 from ade.codebook import Codebook
 from ade.devices import resolve_device
+from ade.distillation import distill
 from ade.embedding import AnchorEmbedding
 from ade.model import AdeForSequenceClassification, count_parameters
 from ade.progress import Report
 from ade.runtime.gpu import Accelerated
-from ade.runtime.projection import Projection
+from ade.runtime.projection import Projection, TypeCache
 from ade.runtime.runtime import Runtime
-from ade.settings import Architecture
-from benchmarks.accuracy import Places
+from ade.settings import Architecture, DistillationSettings, TrainingSettings
+from ade.teachers import Teacher
+from ade.training.loop import train
+from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import Run
 
+REPEATS = 3  # of a training run
 VOCABULARY = 30_000
 LARGE = 4096  # texts: a batch that fills a GPU
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -63,8 +69,6 @@ def _wait(device: torch.device) -> None:
 
 def random_codebook(vocabulary: int, anchors: int, pairs: int, dim: int) -> Codebook:
     """A codebook of this shape with nothing learned in it: enough for time and memory."""
-    from tokenizers import Tokenizer, models
-
     generator = torch.Generator().manual_seed(0)
     indices = torch.rand(vocabulary, anchors, generator=generator).topk(pairs, 1).indices.flatten()
     weights = torch.randn(vocabulary * pairs, generator=generator)
@@ -87,21 +91,23 @@ def run_latency(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     for mode in ("tokens", "gated", "anchors"):
         shaped = Architecture(attend=mode)
         makers[f"ADE {mode}"] = partial(AdeForSequenceClassification.from_codebook, codebook, "abcd", shaped)
-    models: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     large: dict[str, Any] = {}
     for done, (name, make) in enumerate(makers.items()):
         report("latency", done, len(makers), {})
         torch.manual_seed(0)
         model = make().to(device).eval()
-        models[name] = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+        measured[name] = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
         if isinstance(model, AdeForSequenceClassification):
             folded = fold(model)
-            models[name]["projected"] = timed(_projected(folded, ids, device), device)
+            measured[name]["projected"] = timed(_projected(folded, ids, device), device)
+            if device.type == "cpu" and model.config.attend != "anchors":  # anchors keep no rows of tokens
+                measured[name]["projected_cold"] = timed(_cold(folded, ids), device)
             if device.type == "cuda" and model.config.attend != "anchors":
                 large[name] = _large(folded, _random_ids(LARGE, shape["length"]), device)
-        models[name] |= _forward_times(model, ids.to(device), device)
+        measured[name] |= _forward_times(model, ids.to(device), device)
     report("latency", len(makers), len(makers), {})
-    return {"models": models, "large": large, "limits": _limits(device)}, {}
+    return {"models": measured, "large": large, "limits": _limits(device)}, {}
 
 
 def _random_ids(batch: int, length: int) -> Tensor:
@@ -133,6 +139,23 @@ def _projected(folded: Projection, ids: Tensor, device: torch.device) -> Callabl
     fast = Accelerated(folded, device, torch.bfloat16)
     lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
     return torch.inference_mode()(partial(fast.scores, ids.int().to(device), lengths))
+
+
+def _cold(folded: Projection, ids: Tensor) -> Callable[[], object]:
+    """The same on a CPU with no token's row in the cache, as for texts whose words were never seen before."""
+    score = _projected(folded, ids, torch.device("cpu"))
+
+    def work() -> None:
+        forget(folded)
+        score()
+
+    return work
+
+
+def forget(folded: Projection) -> None:
+    """Empty the cache of token rows."""
+    old = folded.cache
+    folded.cache = TypeCache(len(old.slot_of), old.rows.shape[1], len(old.rows))
 
 
 def _large(folded: Projection, ids: Tensor, device: torch.device) -> dict[str, float]:
@@ -202,3 +225,45 @@ def run_lookup(run: Run, places: Places, report: Report) -> tuple[dict[str, Any]
 def run_parameters(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """The paper's parameter table."""
     return dict(count_parameters(**run.settings)), {}
+
+
+def run_distillation(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A table of this shape, its rows drawn around as many centres as there are anchors; the values cost nothing."""
+    shape = run.settings["shape"]
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(shape["anchors"], shape["dim"], generator=generator)
+    chosen = torch.randint(shape["anchors"], (shape["vocabulary"],), generator=generator)
+    table = centres[chosen] + torch.randn(shape["vocabulary"], shape["dim"], generator=generator)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape["vocabulary"])}, unk_token="w0"))
+    settings = DistillationSettings(**run.settings["distillation"], device=places.device)
+    began = time.perf_counter()
+    codebook = distill(Teacher("random", table, tokenizer), settings, report=report)
+    return {"seconds": time.perf_counter() - began, "cosine": codebook.about["cosine"]}, {}
+
+
+def run_training(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The strong preset for so many steps, tokenizing and validation included: the median of three runs.
+
+    A short run warms up; all three are recorded.
+    """
+    settings = run.settings
+    rows, _, about = load_rows(places, {"data": settings["data"], "rows": 0})
+    codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
+    preset, shape = (
+        TrainingSettings(**settings["training"], device=places.device),
+        Architecture(attend=settings["attend"]),
+    )
+    train(codebook, rows.take(np.arange(0, len(rows), 20)), None, replace(preset, steps=50), shape)
+    steps = 0
+
+    def counted(what: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        nonlocal steps
+        steps = done if what == "train" else steps
+        report(what, done, total, figures)
+
+    taken = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        train(codebook, rows, None, preset, shape, report=counted)
+        taken.append(time.perf_counter() - began)
+    return {"seconds": statistics.median(taken), "each": taken, "steps": steps}, {"data": about}

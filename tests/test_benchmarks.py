@@ -2,17 +2,37 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from typer.testing import CliRunner
 
+from ade.cli.sizes import linear_sizes
+from ade.model import AdeForSequenceClassification
+from ade.settings import Architecture
 from ade.teachers import Teacher
-from benchmarks import compressors, context, growth, records, report, sections, service, size
+from benchmarks import (
+    compression,
+    context,
+    growth,
+    peers,
+    readings,
+    records,
+    report,
+    sections,
+    service,
+    speed,
+    throughput,
+    tuned_peers,
+)
+from benchmarks.__main__ import app
 from benchmarks.accuracy import Places
 from benchmarks.book import Book
+from benchmarks.claims import Claim, ahead, not_ahead, says, within, within_spread
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
 from benchmarks.tables import TABLES, ade_run, distillation_of, peer_run, quick, runs_of, service_run
@@ -74,7 +94,9 @@ def test_a_whole_encoder_is_fine_tuned(places, tmp_path):
     figures = records.load(tmp_path / "results")[0]["figures"]
     assert 0.2 < figures["accuracy"] <= 1
     assert figures["texts_per_second"] > 0
-    assert figures["bytes"] > 4 * 32 * words.get_vocab_size()
+    assert figures["model_bytes"] > 4 * 32 * words.get_vocab_size()
+    assert figures["tokenizer_bytes"] > words.get_vocab_size()
+    assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"]
 
 
 def test_a_failed_run_is_named_and_the_rest_goes_on(places, tmp_path):
@@ -111,14 +133,174 @@ def test_pages_follow_the_records():
         "figures": figures,
         "data": {"name": "ag_news", "train_rows": 5},
     }
-    record = json.loads(json.dumps({**record, "device": {"kind": "cpu"}}))
-    assert "98.77" in report.pages([record])[report.ROOT / "benchmarks" / "README.md"]
+    record = json.loads(json.dumps({**record, "device": {"kind": "cpu"}, "commit": "0123456789", "jobs": 3}))
+    page = report.pages([record])[report.ROOT / "benchmarks" / "README.md"]
+    assert "98.77" in page
+    assert "Made on cpu (3 runs at once); commits 01234567." in page
+
+
+def made_records(run_accuracies):
+    """A record for each run of these cells, with the accuracies given."""
+    return [
+        {"key": run.key, "kind": run.kind, "settings": run.settings, "device": {"kind": "cpu"}, "jobs": 1,
+         "figures": {"accuracy": accuracy, "bytes": 1, "model_bytes": 1, "tokenizer_bytes": 0}}
+        for runs, accuracies in run_accuracies
+        for run, accuracy in zip(runs, accuracies, strict=True)
+    ]  # fmt: skip
+
+
+def test_checks_read_the_records():
+    """By hand: means 90.0 (spread 1.0) and 90.5 (spread 0.0)."""
+    grid = TABLES["attend"]()
+    tokens, gated, anchors = (("attend", mode, "") for mode in ("tokens", "gated", "anchors"))
+    found = made_records([(grid["tokens"][""], (0.89, 0.90, 0.91)), (grid["gated"][""], (0.905, 0.905, 0.905))])
+    book = Book(found)
+    assert ahead(gated, tokens)(book)
+    assert ahead(gated, tokens, by=0.4)(book)
+    assert not ahead(gated, tokens, by=0.6)(book)
+    assert not ahead(tokens, gated)(book)
+    assert not_ahead(tokens, gated)(book)
+    assert within(tokens, gated, points=0.6)(book)
+    assert not within(tokens, gated, points=0.4)(book)
+    assert within_spread(tokens, gated)(book)
+    assert says("gated is ahead", ahead(gated, tokens)).holds(book) is True
+    assert says("tokens is ahead", ahead(tokens, gated)).holds(book) is False
+    assert says("of anchors nothing is known", ahead(gated, anchors)).holds(book) is None
+
+
+def test_a_falsified_record_fails_the_check(tmp_path, monkeypatch):
+    """All sentences hold on the records there are; with one made up, the one that rests on it is named."""
+    found = records.load()
+    assert readings.untrue(Book(found))[0] == []
+    keys = {run.key for run in TABLES["attend"]()["anchors"][""]}
+    for record in found:
+        if record["key"] in keys:
+            record["figures"]["accuracy"] = 0.99
+    wrong, _ = readings.untrue(Book(found))
+    assert [line for line in wrong if line.startswith("attend") and "gives the least" in line]
+
+    for record in found:
+        with open(tmp_path / f"all-{record['device']['kind']}.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+    monkeypatch.setattr(records.load, "__defaults__", (tmp_path,))
+    done = CliRunner().invoke(app, ["report", "--check"])
+    assert done.exit_code != 0
+    assert "gives the least" in str(done.exception)
+
+
+def test_every_sentence_that_claims_an_order_has_a_check():
+    order = re.compile(r"\b(ahead|behind|faster|slowest|within|smaller|closest|fastest|loses?|least|best of)\b")
+    for name, claims in readings.READINGS.items():
+        for claim in claims:
+            assert isinstance(claim, Claim)
+            assert claim.checks or not order.search(claim.sentence), f"{name}: {claim.sentence}"
+
+
+def test_a_table_without_its_records_leaves_its_claims_out():
+    assert "gives the least" not in readings.text("attend", Book([]))
+    assert "One preset everywhere." in readings.text("accuracy", Book([]))
 
 
 def test_all_tables_have_runs_and_sections():
     assert set(TABLES) == set(report.SECTIONS)
     for name in TABLES:
         assert runs_of(name), name
+
+
+def test_settings_are_searched_one_after_the_other():
+    grid = {"a": (1, 2, 3), "b": ("x", "y")}
+    tried = []
+
+    def score(options):
+        tried.append(dict(options))
+        return {1: 0.5, 2: 0.7, 3: 0.7}[options["a"]] + (0.1 if options == {"a": 2, "b": "y"} else 0)
+
+    assert tuned_peers.search(grid, score) == ({"a": 2, "b": "y"}, pytest.approx(0.8))  # of equals the earlier
+    assert len(tried) == 4
+
+
+def test_folds_spread_every_class():
+    labels = np.repeat([0, 1, 2], [9, 30, 4])
+    fold = tuned_peers.folds(labels, 0)
+    for label in range(3):
+        counts = np.bincount(fold[labels == label], minlength=3)
+        assert counts.max() - counts.min() <= 1
+    assert (fold != tuned_peers.folds(labels, 1)).any()
+
+
+@pytest.mark.parametrize("peer", ["tfidf", "nbsvm", "fasttext", "fasttext-ftz"])
+def test_peers_are_tuned_on_training_rows(places, tmp_path, peer, monkeypatch):
+    """What is chosen and every byte is recorded; test rows are only predicted."""
+    needed = "fasttext" if peer.startswith("fasttext") else "sklearn"
+    pytest.importorskip(needed, reason=f"{needed} is of the extra 'bench'")
+    monkeypatch.setattr(tuned_peers, "FASTTEXT", {"text": ("lower case",), "wordNgrams": (2,), "epoch": (25,),
+        "lr": (0.5, 0.1), "dim": (10,)})  # fmt: skip
+    monkeypatch.setattr(peers, "FASTTEXT", tuned_peers.FASTTEXT)
+    assert reproduce([peer_run("classification", "ag_news", peer)], places, tmp_path / "results") == []
+    figures = records.load(tmp_path / "results")[0]["figures"]
+    assert figures["accuracy"] > 0.8
+    assert figures["chosen"]["cross_validated_accuracy"] > 0.8
+    assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"] > 1000
+    assert bool(figures["tokenizer_bytes"]) == (needed == "sklearn")  # fastText has one file
+
+
+def test_the_bytes_of_a_linear_model_are_all_counted():
+    found = linear_sizes(10, ["ab", "\u00fc"])
+    assert found == {"bytes": 46, "model_bytes": 40, "tokenizer_bytes": 6}
+
+
+def test_anchors_and_pairs_share_the_budget():
+    shapes = compression.plain_shapes(8 << 20, 128_100, 384)
+    assert [pairs for pairs, _ in shapes] == list(range(1, 9))
+    for pairs, anchors in shapes:
+        assert 8 * 128_100 * pairs + 4 * 384 * anchors <= 8 << 20
+    assert dict(shapes)[7] > 2 * dict(shapes)[8]
+    assert compression.plain_shapes(1000, 128_100, 384) == []
+
+
+def test_the_papers_row_has_its_solver_and_epochs():
+    for data, epochs, anchors in (("ag_news", 8, 700), ("dbpedia_14", 4, 500)):
+        for run in TABLES["classification"]()["ADE, the paper's solver, K and epochs"][data]:
+            assert run.settings["distillation"]["solver"] == "gradient"
+            assert run.settings["training"]["epochs"] == epochs
+            assert run.settings["distillation"]["anchors"] == anchors
+    (learned,) = TABLES["classification"]()["Anchor & Transform (learned; no SAT, mean pooling)"]["ag_news"]
+    assert learned.settings["training"]["train_weights"]
+    assert not learned.settings["distillation"]["signed"]
+
+
+@pytest.mark.parametrize(
+    "row", ["ADE, the paper's solver, K and epochs", "Anchor & Transform (learned; no SAT, mean pooling)"]
+)
+def test_rows_with_the_gradient_solver_are_made(places, tmp_path, row):
+    run = TABLES["classification"]()[row]["ag_news"][0]
+    short = {**run.settings["training"], "steps": 5, "batch_size": 16}
+    distillation = {**run.settings["distillation"], "anchors": 16, "rounds": 1}
+    small = Run("classification", "ade", {**run.settings, "training": short, "distillation": distillation})
+    assert reproduce([small], places, tmp_path / "results") == []
+    assert 0 <= records.load(tmp_path / "results")[0]["figures"]["accuracy"] <= 1
+
+
+def test_throughput_is_measured_warm_and_cold():
+    codebook = speed.random_codebook(200, 20, 4, 64)
+    found = throughput._ours(codebook, ("a", "b"))
+    cold = {name for name, system in found.items() if system.projection is not None}
+    assert cold == {"ADE tokens", "ADE gated", "ADE gated, packed"}
+    for name, system in found.items():
+        assert len(throughput._timed(system, ["a b", "c"], 2, cold=name in cold)) == 2
+
+
+def test_cold_means_that_no_row_is_kept():
+    codebook = speed.random_codebook(200, 20, 4, 64)
+    model = AdeForSequenceClassification.from_codebook(codebook, "ab", Architecture(attend="tokens"))
+    folded = speed.fold(model)
+    ids, offsets = np.arange(100), np.array([0, 100])
+    first = folded.logits(ids, offsets)
+    folded.logits(ids, offsets)
+    assert folded.cache.hit_rate == 0.5
+    speed.forget(folded)
+    assert np.allclose(folded.logits(ids, offsets), first)
+    assert folded.cache.hit_rate == 0
 
 
 def test_words_are_found_in_their_sentences():
@@ -200,16 +382,16 @@ def test_every_way_to_squeeze_a_table_keeps_its_budget(places):
     words = word_tokenizer([f"w{i}" for i in range(1998)])
     table = torch.randn(30, 24, generator=generator)[torch.randint(30, (2000,), generator=generator)]
     teacher = Teacher("made", table + 0.5 * torch.randn(2000, 24, generator=generator), words)
-    frequency = size.frequencies_of(teacher, None)
-    for method in compressors.METHODS:
-        found = [size.squeezed(teacher, method, budget, frequency) for budget in (40_000, 60_000)]
+    frequency = compression.frequencies_of(teacher, None)
+    for method in compression.METHODS:
+        found = [compression.compressed(teacher, method, budget, frequency) for budget in (40_000, 60_000)]
         for figures, budget in zip(found, (40_000, 60_000), strict=True):
             if figures["bytes"] and not method.startswith("int"):
                 assert figures["bytes"] <= budget, method
         assert -1 <= found[0].get("cosine_p5", 0) <= found[0].get("cosine", 0) <= 1
         if found[0]["bytes"] and found[1]["bytes"] > 1.2 * found[0]["bytes"]:
             assert found[1]["cosine"] > found[0]["cosine"] - 0.01, method
-    exact = compressors.closeness(
+    exact = compression.closeness(
         torch.nn.functional.normalize(teacher.table, dim=1).numpy(), teacher.table.numpy(), frequency
     )
     assert exact["recall_at_10"] == 1
@@ -223,4 +405,4 @@ def test_a_codebook_budgeted_by_its_corpus_is_trained_packed(places, tmp_path):
     small = {**run.settings, "training": short, "distillation": {**run.settings["distillation"], "size": "4kB"}}
     assert reproduce([Run("packed", "ade", small)], places, tmp_path / "results") == []
     figures = records.load(tmp_path / "results")[0]["figures"]
-    assert figures["bytes"] < 20_000
+    assert figures["model_bytes"] < 20_000

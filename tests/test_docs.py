@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app as benchmarks
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -23,11 +26,29 @@ SHOWN = sorted(
 @pytest.mark.parametrize(("page", "line"), SHOWN)
 def test_a_command_that_is_shown_exists(page, line, ade):
     words = line.split()
-    verb = words[1:3] if words[1] == "benchmark" else words[1:2]
+    verb = words[1:2]
     status, out, err = ade(*verb, "--help")
     assert status == 0, err
     for flag in re.findall(r"(?<!\S)(--[a-z-]+)", line):
         assert flag in out, f"{page}: '{line}' has {flag}, which 'ade {' '.join(verb)}' does not know"
+
+
+MEASURED = sorted(
+    {
+        (page.name, line.split("  #")[0].split("`")[0].strip())
+        for page in PAGES
+        for line in re.findall(r"python -m benchmarks ([a-z][^`#\n]*)", page.read_text("utf8"))
+    }
+)
+
+
+@pytest.mark.parametrize(("page", "line"), MEASURED)
+def test_a_benchmark_that_is_shown_exists(page, line):
+    verb = line.split()[0]
+    done = CliRunner().invoke(benchmarks, [verb, "--help"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    for flag in re.findall(r"(?<!\S)\[?(--[a-z-]+)", line):
+        assert flag in done.output, f"{page}: '{line}' has {flag}, which '{verb}' does not know"
 
 
 def test_the_site_builds_and_lists_every_verb(tmp_path):

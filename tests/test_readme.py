@@ -39,6 +39,6 @@ def test_the_commands_exist(verb, ade):
 
 def test_the_figures_are_the_recorded_ones():
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.report", "--check"], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, "-m", "benchmarks", "report", "--check"], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ade.cli.sizes import folder_sizes, linear_sizes
 from ade.codebook import Codebook
 from ade.data.dataset import Dataset
 from ade.data.loading import EMBEDDED, load_dataset
@@ -32,7 +33,7 @@ class Entry:
     name: str
     evaluation: Evaluation
     seconds: float  # training
-    nbytes: int
+    nbytes: int  # of all that prediction needs, tokenizer or vocabulary included
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def run_demo(folder: Path, seed: int = 0, epochs: float | None = SHORT.epochs, r
         seconds = time.perf_counter() - began
         found = evaluate(classifier, test)
         assert isinstance(found, Evaluation)
-        return Entry(name, found, seconds, (out / "model.safetensors").stat().st_size)
+        return Entry(name, found, seconds, folder_sizes(out)["bytes"])
 
     entries = [peer, ade("ADE without SAT", sat=False), ade("ADE", sat=True)]
     return Demo(entries, teacher.nbytes, codebook, inspect_words(codebook, POLYSEMOUS), folder)
@@ -90,7 +91,7 @@ def _tfidf(rows: Dataset, test: Dataset, report: Report) -> Entry:
     """TF-IDF of words and word pairs with a linear SVM: the peer to beat."""
     began = time.perf_counter()
     report("TF-IDF + SVM", 0, 2, {})
-    predict, nbytes = fit_tfidf(rows)
+    predict, nbytes = _fit_tfidf(rows)
     seconds = time.perf_counter() - began
     report("TF-IDF + SVM", 1, 2, {})
     figures = compare(test.labels, predict(test.texts), rows.names)
@@ -98,14 +99,15 @@ def _tfidf(rows: Dataset, test: Dataset, report: Report) -> Entry:
     return Entry("TF-IDF + linear SVM", figures, seconds, nbytes)
 
 
-def fit_tfidf(rows: Dataset, seed: int = 0) -> tuple[Callable[[Sequence[str]], np.ndarray], int]:
-    """The peer fitted: texts -> class numbers, and its bytes (float32 weights, the vocabulary and its places)."""
+def _fit_tfidf(rows: Dataset) -> tuple[Callable[[Sequence[str]], np.ndarray], int]:
+    """The peer fitted, with the customary settings: texts -> class numbers, and the bytes it needs."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.svm import LinearSVC
     except ImportError:
         raise InputError("the peer needs scikit-learn: pip install 'ade-embeddings[demo]'") from None
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    svm = LinearSVC(random_state=seed).fit(vectorizer.fit_transform(rows.texts), rows.labels)
-    nbytes = 4 * svm.coef_.size + sum(len(word.encode()) + 4 for word in vectorizer.vocabulary_)
-    return lambda texts: svm.predict(vectorizer.transform(texts)), nbytes
+    svm = LinearSVC(random_state=0).fit(vectorizer.fit_transform(rows.texts), rows.labels)
+    numbers = svm.coef_.size + svm.intercept_.size + len(vectorizer.vocabulary_)  # an idf for each entry
+    needed = linear_sizes(numbers, vectorizer.vocabulary_)
+    return lambda texts: svm.predict(vectorizer.transform(texts)), needed["bytes"]

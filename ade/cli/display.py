@@ -76,7 +76,7 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def _table(*columns: str, title: str | None = None) -> Table:
+def plain_table(*columns: str, title: str | None = None) -> Table:
     """A plain table: the first column to the left, numbers to the right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
@@ -87,7 +87,7 @@ def _table(*columns: str, title: str | None = None) -> Table:
 def codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -> None:
     """A fresh codebook: its shape, how close it is, what it saves."""
     about = book.about
-    table = _table("codebook", str(folder))
+    table = plain_table("codebook", str(folder))
     table.add_row("teacher", f"{about['teacher']}  {book.vocabulary:,} x {book.dim}")
     table.add_row(
         "anchors",
@@ -108,7 +108,7 @@ def codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -
 
 def trained(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
     """A fresh model: where it is and how good."""
-    table = _table("model", result["model"])
+    table = plain_table("model", result["model"])
     table.add_row("steps", f"{result['steps']:,}")
     for name, value in result.items():
         if name.startswith("dev_"):
@@ -135,7 +135,7 @@ def _figure(name: str, value: float | None) -> str:
 def evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
     """Figures; of single labels the confusion matrix, or the commonest confusions where it would not fit."""
     figures = result.as_dict()
-    table = _table(*("texts" if name == "n" else _named(name) for name in figures))
+    table = plain_table(*("texts" if name == "n" else _named(name) for name in figures))
     table.add_row(*(_figure(name, value) for name, value in figures.items()))
     to.print(table)
     if "confusion" in vars(result):
@@ -145,14 +145,14 @@ def evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
 def _confusion(to: Console, result: "Evaluation") -> None:
     to.print()
     if len(result.names) <= 8:
-        matrix = _table("true \\ predicted", *(name[:10] for name in result.names))
+        matrix = plain_table("true \\ predicted", *(name[:10] for name in result.names))
         for name, row in zip(result.names, result.confusion, strict=True):
             matrix.add_row(name[:16], *(f"{count:,}" for count in row))
         to.print(matrix)
         return
     wrong = result.confusion.copy()
     wrong[range(len(wrong)), range(len(wrong))] = 0
-    commonest = _table("commonest confusions", "taken for", "times", "of")
+    commonest = plain_table("commonest confusions", "taken for", "times", "of")
     for place in wrong.ravel().argsort()[::-1][:10]:
         true, taken = divmod(int(place), len(result.names))
         if wrong[true, taken]:
@@ -199,7 +199,7 @@ def words(to: Console, found: "list[TokenAnchors]") -> None:
 
 def exported(to: Console, files: "Sequence[ExportedFile]") -> None:
     """The files of an export, and how far from PyTorch they are."""
-    table = _table("file", "size", "largest difference", "of the scores' spread", "same labels")
+    table = plain_table("file", "size", "largest difference", "of the scores' spread", "same labels")
     for each in files:
         share = each.difference / each.spread if each.spread else 0.0
         figures = (f"{each.difference:.1e}", f"{100 * share:.4f}%", f"{100 * each.same:.1f}%")
@@ -216,7 +216,7 @@ def page(to: Console, result: Mapping[str, Any]) -> None:
 
 def parameters(to: Console, counts: Mapping[str, int]) -> None:
     """The paper's appendix table."""
-    table = _table("component", "parameters")
+    table = plain_table("component", "parameters")
     for name, count in counts.items():
         table.add_row(name.replace("_", " "), f"{count:,}")
     to.print(table)
@@ -224,7 +224,7 @@ def parameters(to: Console, counts: Mapping[str, int]) -> None:
 
 def demo(to: Console, found: "Demo") -> None:
     """The main job: the comparison, the sizes, and a look inside."""
-    table = _table("WordNet glosses, 25 classes", "accuracy", "macro F1", "training", "size")
+    table = plain_table("WordNet glosses, 25 classes", "accuracy", "macro F1", "training", "size")
     for entry in found.entries:
         figures = entry.evaluation
         table.add_row(
@@ -244,54 +244,3 @@ def demo(to: Console, found: "Demo") -> None:
     to.print(f"Everything is in {found.folder}. Try:")
     to.print(f"  echo 'a wading bird with long legs' | ade predict {found.folder / 'ade'}")
     to.print(f"  ade inspect {found.folder / 'ade'} bank")
-
-
-def reproduced(to: Console, result: Mapping[str, Any]) -> None:
-    """How many runs were made, and which could not be."""
-    to.print(f"{result['runs'] - len(result['failed'])} runs recorded in {result['results']}")
-    for line in result["failed"]:
-        to.print(f"not made: {line}")
-
-
-def speeds(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any], limit: str) -> None:
-    """Texts a second on a CPU, beside those of the system that is the `limit`."""
-    most = figures[limit]["texts_per_second"]
-    table = _table(f"{device['name']}, {device['threads']} cores", "texts/s", "of the limit", "one text")
-    for name, each in figures.items():
-        rate = each["texts_per_second"]
-        table.add_row(name, f"{rate:,.0f}", f"{100 * rate / most:.1f}%", f"{each['one_ms']:.2f} ms")
-    to.print(table)
-
-
-def latencies(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]) -> None:
-    """Milliseconds of a batch, and of one that fills a GPU, beside what the GPU does at best."""
-    kinds = ("eager_fp32", "compiled_bf16", "projected")
-    table = _table(f"{device['name']}, ms", *(kind.replace("_", " ") for kind in kinds))
-    for name, each in figures["models"].items():
-        table.add_row(name, *(f"{each[kind]['ms']:.3f}" if kind in each else "-" for kind in kinds))
-    to.print(table)
-    limits = figures["limits"]
-    for name, large in figures["large"].items():
-        floor = 1000 * max(large["bytes"] / limits["copy_bytes"], large["flops"] / limits["matmul_flops"])
-        share = f"{100 * floor / large['ms']:.0f}% of what reading and multiplying alone would allow"
-        to.print(f"{name}, {large['texts']:,} texts at once: {large['ms']:.2f} ms, {share}")
-    if limits:
-        copy, product = limits["copy_bytes"] / 1e12, limits["matmul_flops"] / 1e12
-        to.print(f"The device copies {copy:.2f} TB/s and multiplies {product:.0f} TFLOP/s in bfloat16.")
-
-
-def sizes(to: Console, result: Mapping[str, Any]) -> None:
-    """Ways to squeeze a table, at each budget."""
-    to.print(f"{result['teacher']}: {size(result['table_bytes'])} as it is")
-    table = _table("bytes asked for", "method", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
-    table.columns[1].justify = "left"
-    order = sorted(result["results"], key=lambda each: each["budget"])
-    for each in order:
-        if not each["bytes"]:
-            table.add_row(size(each["budget"]), each["method"], "does not fit")
-            continue
-        asked = size(each["budget"]) if each["bytes"] <= each["budget"] else "(as it comes)"
-        figures = [f"{each[name]:.3f}" for name in ("cosine", "weighted_cosine", "cosine_p5", "recall_at_10")]
-        table.add_row(asked, each["method"], size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
-    to.print(table)
-    to.print("Cosine to the teacher's rows: mean, weighted by frequency, 5th percentile; nearest neighbours kept.")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ade.predictor import Predictor
 
 from ade.cli import display
-from ade.cli.benchmarks import benchmark, reproduce
 from ade.cli.inspection import inspect_verb
 from ade.cli.options import Device, Json, LabelColumn, Model, Seed, TextColumn, lines_of, show
 from ade.cli.serving import export, serve
@@ -177,8 +176,6 @@ def run(
 app.command()(export)
 app.command(name="inspect")(inspect_verb)
 app.command()(serve)
-app.command()(reproduce)
-app.add_typer(benchmark, name="benchmark")
 
 
 if __name__ == "__main__":
