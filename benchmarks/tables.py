@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ade.settings import PRESETS, STRONG, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
+from ade.settings import EPOCHS, PRESETS, STRONG, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
 from benchmarks.records import Run
 
 Grid = dict[str, dict[str, list[Run]]]  # row, column, the runs whose mean stands there
@@ -51,6 +51,8 @@ def ade_run(
     teacher = shape.pop("teacher", TEACHER)
     training = asdict(replace(PRESETS[preset], seed=seed))
     training.pop("device")
+    if training["epochs"] is None:
+        training["epochs"] = float(EPOCHS)  # as records have it; `training_of` reads it so
     for name in ("adapt", "class_weights"):
         if training[name] == getattr(STRONG, name):
             training.pop(name)
