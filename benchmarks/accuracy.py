@@ -113,7 +113,7 @@ def load_lesson(
 
 
 def training_of(recorded: dict[str, Any], device: str) -> TrainingSettings:
-    """The settings of a run as it is recorded: the usual epochs were not asked for where steps are fitted to the rows."""
+    """The settings of a recorded run: the usual epochs were not asked for where steps are fitted to the rows."""
     settings = TrainingSettings(**recorded, device=device)
     return replace(settings, epochs=None) if settings.fit_to_data and settings.epochs == EPOCHS else settings
 
