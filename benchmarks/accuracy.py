@@ -5,7 +5,7 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ade.distillation import count_tokens, distill
 from ade.errors import InputError
 from ade.evaluation import evaluate
 from ade.progress import Report, silent
-from ade.settings import Architecture, DistillationSettings, TeachingSettings, TrainingSettings
+from ade.settings import EPOCHS, Architecture, DistillationSettings, TeachingSettings, TrainingSettings
 from ade.teachers import contextual_teacher, load_teacher
 from ade.training.loop import train
 from ade.training.schedule import held_back
@@ -113,6 +113,12 @@ def load_lesson(
     return taught(rows, teacher, TeachingSettings(**settings["teaching"]), (), report), dev, test, about
 
 
+def training_of(recorded: dict[str, Any], device: str) -> TrainingSettings:
+    """The settings of a recorded run: the usual epochs were not asked for where steps are fitted to the rows."""
+    settings = TrainingSettings(**{"lexicon": False, **recorded}, device=device)  # older records know no lexicon
+    return replace(settings, epochs=None) if settings.fit_to_data and settings.epochs == EPOCHS else settings
+
+
 def codebook_for(
     places: Places, teacher: str, settings: dict[str, Any], report: Report, corpus: str | None = None
 ) -> Codebook:
@@ -153,7 +159,7 @@ def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], d
     settings = run.settings
     rows, dev, test, about = load_lesson(places, settings, report)
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report, settings.get("corpus"))
-    training = TrainingSettings(**settings["training"], device=places.device)
+    training = training_of(settings["training"], places.device)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         out = Path(folder) / "model"

@@ -17,9 +17,9 @@ from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.inspector.words import read
 from ade.progress import Report
-from ade.settings import Architecture, TrainingSettings
+from ade.settings import Architecture
 from ade.training.loop import train
-from benchmarks.accuracy import Places, codebook_for, load_rows
+from benchmarks.accuracy import Places, codebook_for, load_rows, training_of
 from benchmarks.records import Run
 
 WINDOW = 20  # words either side of the word, in SCWS
@@ -32,7 +32,7 @@ def run_context(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     settings = run.settings
     rows, _, about = load_rows(places, {"data": "wordnet", "rows": settings["rows"]})
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
-    training = TrainingSettings(**settings["training"], device=places.device)
+    training = training_of(settings["training"], places.device)
     classifier = train(codebook, rows, None, training, Architecture(**settings["architecture"]), report=report)
     classifier = Classifier(classifier.model.cpu(), classifier.tokenizer)
     pairs = list(scws(places.data / "wordsim" / "scws_ratings.txt"))

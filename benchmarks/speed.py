@@ -21,7 +21,7 @@ from ade.progress import Report
 from ade.runtime.gpu import Accelerated
 from ade.runtime.projection import Projection, TypeCache
 from ade.runtime.runtime import Runtime
-from ade.settings import Architecture, DistillationSettings, TrainingSettings
+from ade.settings import Architecture, DistillationSettings
 from ade.teachers import Teacher
 from ade.training.loop import train
 from benchmarks.accuracy import Places, codebook_for, load_rows
@@ -250,7 +250,7 @@ def run_training(run: Run, places: Places, report: Report) -> tuple[dict[str, An
     rows, _, about = load_rows(places, {"data": settings["data"], "rows": 0})
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
     preset, shape = (
-        TrainingSettings(**settings["training"], device=places.device),
+        training_of(settings["training"], places.device),
         Architecture(attend=settings["attend"]),
     )
     train(codebook, rows.take(np.arange(0, len(rows), 20)), None, replace(preset, steps=50), shape)

@@ -11,6 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ade.files import new_folder
+from ade.training.checkpoints import claimed
+
 SPEED = ["--steps", "400", "--batch-size", "16", "--learning-rate", "0.01", "--device", "cpu"]
 
 
@@ -115,6 +118,60 @@ def test_train_evaluates_a_test_split_and_resumes_to_the_same(ade, book, topic_f
     assert ade(*words)[0] == 2  # the folder is taken
     status, out, _ = ade(*words, "--resume")
     assert json.loads(out) == first
+
+
+@pytest.mark.parametrize("preset", ["strong", "paper"])
+def test_epochs_are_as_many_as_are_asked_for(preset, ade, book, topic_folder, tmp_path):
+    """400 rows less those held back, 64 a step: 8 epochs lie between 7 and 9, with or without a teacher."""
+    words = ["train", "--codebook", book, "--data", topic_folder, "--preset", preset, "--batch-size", 64, "--json"]
+    words += ["--device", "cpu"]
+    steps = {}
+    for epochs in (7, 8, 9):
+        status, out, errors = ade(*words, "--epochs", epochs, "--out", tmp_path / str(epochs))
+        assert status == 0, errors
+        steps[epochs] = json.loads(out)["steps"]
+    assert steps[7] < steps[8] < steps[9] < 60
+    status, out, errors = ade(*words, "--epochs", 8, "--out", tmp_path / "taught", "--distill-from", tmp_path / "9",
+                              "--variants", 0)  # fmt: skip
+    assert status == 0, errors
+    assert json.loads(out)["steps"] == steps[8]
+
+
+def test_help_says_how_long_it_trains(ade):
+    status, out, _ = ade("train", "--help")
+    assert status == 0
+    assert "not given, 8" in " ".join(out.split())
+
+
+def test_a_target_that_cannot_be_written_is_found_out_first(
+    ade, book, model, teacher_folder, topic_folder, tmp_path, monkeypatch
+):
+    """Before the work: a file stands where a folder is needed."""
+    for place in ("distillation.distill", "training.loop._prepare", "integrations.onnx_export.write_export"):
+        monkeypatch.setattr(f"ade.{place}", lambda *_, **__: pytest.fail("worked in vain"))
+    (tmp_path / "file").touch()
+    for words in (
+        ("distill", "--teacher", teacher_folder),
+        ("train", "--codebook", book, "--data", topic_folder),
+        ("train", "--codebook", book, "--data", topic_folder, "--distill-from", model),
+        ("export", model),
+    ):
+        for out, message in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "out", "cannot be made a folder")):
+            status, _, errors = ade(*words, "--out", out)
+            assert status == 2
+            assert message in errors, errors
+
+
+def test_a_folder_that_another_process_writes_is_refused(ade, book, model, teacher_folder, topic_folder, tmp_path):
+    out = tmp_path / "out"
+    with claimed(out, "refuse"):
+        status, _, errors = ade("train", "--codebook", book, "--data", topic_folder, "--out", out)
+        assert (status, f"{out}: another run is writing there" in errors) == (2, True)
+    with new_folder(out, set()) as draft:
+        for words in (("distill", "--teacher", teacher_folder), ("export", model)):
+            status, _, errors = ade(*words, "--out", out)
+            assert (status, f"{out}: another run is writing there" in errors) == (2, True)
+        assert draft.exists()
 
 
 def test_no_sat_and_paper_preset(ade, book, topic_folder, tmp_path):
