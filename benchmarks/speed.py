@@ -24,7 +24,7 @@ from ade.runtime.runtime import Runtime
 from ade.settings import Architecture, DistillationSettings
 from ade.teachers import Teacher
 from ade.training.loop import train
-from benchmarks.accuracy import Places, codebook_for, load_rows
+from benchmarks.accuracy import Places, codebook_for, load_rows, training_of
 from benchmarks.records import Run
 
 REPEATS = 3  # of a training run
