@@ -12,11 +12,15 @@ import numpy as np
 from ade.data.conll import OUTSIDE, TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.tokenize import CHUNK
 from ade.errors import InputError
 from ade.predictor import Predictor
 
 if TYPE_CHECKING:
     from ade.classifier import Tagger
+
+MOST_LABELS = 2000  # of a confusion matrix
+SCORES = 1 << 26  # held at a time in evaluation
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,19 @@ class Evaluation:
     precision: float
     recall: float
     n: int
-    confusion: np.ndarray  # (C, C): rows are true labels, columns predicted ones
+    counts: np.ndarray  # (m, 3): a true label, a predicted one, how often they met; in order, zeros left out
     names: tuple[str, ...]
     best_by: ClassVar[str] = "accuracy"
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """The confusion matrix (C, C): rows are true labels, columns predicted ones."""
+        count = len(self.names)
+        if count > MOST_LABELS:
+            raise InputError(f"no confusion matrix of {count:,} labels; `counts` has its entries that are not 0")
+        matrix = np.zeros((count, count), dtype=np.int64)
+        matrix[self.counts[:, 0], self.counts[:, 1]] = self.counts[:, 2]
+        return matrix
 
     def as_dict(self) -> dict[str, Any]:
         """The figures alone, ready for JSON."""
@@ -83,7 +97,15 @@ def evaluate(classifier: Predictor, data: Dataset) -> AnyEvaluation:
     data = data.relabelled(classifier.names)
     if len(data) == 0:
         raise InputError("nothing to evaluate: the data set has no rows")
-    return judged(data, classifier.predict_scores(data.texts), classifier.names)
+    if data.problem != SINGLE:
+        return judged(data, classifier.predict_scores(data.texts), classifier.names)
+
+    size = max(1, min(CHUNK, SCORES // len(classifier.names)))  # the scores of all texts may not fit into memory
+    best = [
+        classifier.predict_scores(data.texts[start : start + size], start).argmax(1)
+        for start in range(0, len(data), size)
+    ]
+    return compare(data.labels, np.concatenate(best), classifier.names)
 
 
 def judged(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
@@ -139,18 +161,20 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 def compare(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Evaluation:
     """Figures from true and predicted class numbers."""
     count = len(names)
-    confusion = np.bincount(truth * count + predicted, minlength=count * count).reshape(count, count)
-    hits, given, real = np.diag(confusion), confusion.sum(0), confusion.sum(1)
+    hits = np.bincount(truth[truth == predicted], minlength=count)  # (C,)
+    given, real = np.bincount(predicted, minlength=count), np.bincount(truth, minlength=count)
     seen = (given + real) > 0  # a class nobody has and nobody predicts says nothing
     precision, recall = hits / np.maximum(given, 1), hits / np.maximum(real, 1)
     f1 = 2 * hits / np.maximum(given + real, 1)
+
+    pairs, times = np.unique(truth.astype(np.int64) * count + predicted, return_counts=True)  # never (C, C)
     return Evaluation(
         accuracy=float(hits.sum() / len(truth)),
         macro_f1=float(f1[seen].mean()),
         precision=float(precision[seen].mean()),
         recall=float(recall[seen].mean()),
         n=len(truth),
-        confusion=confusion,
+        counts=np.stack([pairs // count, pairs % count, times], axis=1),
         names=tuple(names),
     )
 

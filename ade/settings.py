@@ -9,6 +9,8 @@ from typing import Literal
 
 from ade.errors import InputError
 
+MAX_SEED = (1 << 32) - 1  # what every library takes
+
 
 def _need(met: bool, name: str, what: str, given: object) -> None:
     if not met:
@@ -39,8 +41,8 @@ class DistillationSettings:
     def __post_init__(self) -> None:
         for name in ("anchors", "pairs", "rounds"):
             _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        for name in ("threshold", "seed"):
-            _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        _need(self.threshold >= 0, "threshold", "0 or more", self.threshold)
+        _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,10 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         _need(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
         _need(self.class_weights in ("none", "balanced"), "class_weights", "none or balanced", self.class_weights)
-        for name in ("steps", "warmup_steps", "weight_decay", "seed"):
+        for name in ("steps", "warmup_steps", "weight_decay"):
             _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
         _need(self.epochs is None or self.epochs > 0, "epochs", "above 0", self.epochs)
+        _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
         _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         for name in ("dropout", "token_dropout"):
             _need(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", getattr(self, name))

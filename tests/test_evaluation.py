@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
+from ade import evaluation
 from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.errors import InputError
@@ -41,3 +42,47 @@ def test_labels_are_matched_by_name():
 def test_spread():
     assert spread([0.9, 0.92, 0.94]) == (pytest.approx(0.92), pytest.approx(0.02))
     assert spread([0.5]) == (0.5, 0.0)
+
+
+def test_many_labels_need_no_matrix():
+    """Metrics of 50,000 labels, whose dense confusion matrix would be 20 GB."""
+    import tracemalloc
+
+    count = 50_000
+    generator = np.random.default_rng(0)
+    truth = generator.integers(0, count, 3000)
+    predicted = np.where(generator.random(3000) < 0.7, truth, generator.integers(0, count, 3000))
+    names = [f"label {i}" for i in range(count)]
+    tracemalloc.start()
+    found = compare(truth, predicted, names)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 100e6
+    options = {"average": "macro", "zero_division": 0}
+    assert found.accuracy == pytest.approx(metrics.accuracy_score(truth, predicted))
+    assert found.macro_f1 == pytest.approx(metrics.f1_score(truth, predicted, **options))
+    assert found.counts[:, 2].sum() == 3000
+    with pytest.raises(InputError, match=r"50,000 labels.*counts"):
+        _ = found.confusion
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
+def test_counts_are_the_entries_of_the_matrix(rows):
+    truth, predicted = np.array(rows).T
+    found = compare(truth, predicted, "abcde")
+    assert [tuple(entry) for entry in found.counts] == [
+        (i, j, found.confusion[i, j]) for i, j in zip(*np.nonzero(found.confusion), strict=True)
+    ]
+
+
+def test_scores_of_many_labels_are_not_held_all_at_once(monkeypatch):
+    """Texts are evaluated some at a time, to the same metrics."""
+    classifier = Classifier(small_model(), ragged_codebook([1, 3, 2, 4, 1, 5]).tokenizer)
+    texts = ["w0 w1", "w3", "w2 w2 w1", "w1", "w0", ""] * 3
+    data = Dataset(texts, np.arange(18) % 3, ("a", "b", "c"))
+    whole, seen, scores = evaluate(classifier, data), [], classifier.predict_scores
+    monkeypatch.setattr(evaluation, "SCORES", 12)
+    monkeypatch.setattr(classifier, "predict_scores", lambda some, first: seen.append(len(some)) or scores(some, first))
+    assert evaluate(classifier, data).as_dict() == whole.as_dict()
+    assert max(seen) == 4
+    assert sum(seen) == 18

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ade.integrations.onnx_export import ExportedFile
 
 WIDTH = 100
+CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 def console() -> Console:
@@ -138,39 +139,44 @@ def evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
     table = plain_table(*("texts" if name == "n" else _named(name) for name in figures))
     table.add_row(*(_figure(name, value) for name, value in figures.items()))
     to.print(table)
-    if "confusion" in vars(result):
+    if "counts" in vars(result):
         _confusion(to, cast("Evaluation", result))
 
 
 def _confusion(to: Console, result: "Evaluation") -> None:
     to.print()
     if len(result.names) <= 8:
-        matrix = plain_table("true \\ predicted", *(name[:10] for name in result.names))
+        matrix = plain_table("true \\ predicted", *(one_line(name)[:10] for name in result.names))
         for name, row in zip(result.names, result.confusion, strict=True):
-            matrix.add_row(name[:16], *(f"{count:,}" for count in row))
+            matrix.add_row(one_line(name)[:16], *(f"{count:,}" for count in row))
         to.print(matrix)
         return
-    wrong = result.confusion.copy()
-    wrong[range(len(wrong)), range(len(wrong))] = 0
     commonest = plain_table("commonest confusions", "taken for", "times", "of")
-    for place in wrong.ravel().argsort()[::-1][:10]:
-        true, taken = divmod(int(place), len(result.names))
-        if wrong[true, taken]:
-            total = int(result.confusion[true].sum())
-            commonest.add_row(result.names[true], result.names[taken], f"{wrong[true, taken]:,}", f"{total:,}")
+    wrong = result.counts[result.counts[:, 0] != result.counts[:, 1]]
+    for true, taken, times in wrong[wrong[:, 2].argsort(kind="stable")[::-1][:10]].tolist():
+        total = int(result.counts[result.counts[:, 0] == true, 2].sum())
+        commonest.add_row(one_line(result.names[true]), one_line(result.names[taken]), f"{times:,}", f"{total:,}")
     to.print(commonest)
+
+
+def one_line(label: str) -> str:
+    """A label on one line: line breaks, tabs and other control characters as Python writes them."""
+    return label.translate(CONTROLS)
 
 
 def prediction(found: Prediction | Tagged) -> str:
     """A line for a text: label and probability, the labels and theirs, or a number; a line a word of a sentence."""
     if isinstance(found, Tagged):
-        return "".join(f"{word}\t{tag}\n" for word, tag in zip(found.words, found.tags, strict=True)) + "\n"
+        return (
+            "".join(f"{one_line(word)}\t{one_line(tag)}\n" for word, tag in zip(found.words, found.tags, strict=True))
+            + "\n"
+        )
     if found.probability is None:
         return f"{found.label:.6g}\n"
     if isinstance(found.label, list):
         chances = found.probability if isinstance(found.probability, list) else []
-        return f"{'|'.join(found.label)}\t{'|'.join(f'{p:.4f}' for p in chances)}\n"
-    return f"{found.label}\t{found.probability:.4f}\n"
+        return f"{'|'.join(map(one_line, found.label))}\t{'|'.join(f'{p:.4f}' for p in chances)}\n"
+    return f"{one_line(str(found.label))}\t{found.probability:.4f}\n"
 
 
 def words(to: Console, found: "list[TokenAnchors]") -> None:

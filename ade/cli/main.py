@@ -89,7 +89,7 @@ def evaluate(
     from ade.classifier import Classifier, Tagger
     from ade.data.conll import is_tagged, load_tagged
     from ade.data.loading import load_dataset
-    from ade.evaluation import Evaluation
+    from ade.evaluation import MOST_LABELS, Evaluation
 
     if kind_of(model) == TAGGER:
         result = judged(Tagger.load(model, device), load_tagged(data, split))
@@ -100,7 +100,11 @@ def evaluate(
         result = judged(classifier, load_dataset(data, split, text_column, label_column, classifier.problem))
     figures = result.as_dict()
     if isinstance(result, Evaluation):
-        figures |= {"labels": list(result.names), "confusion": result.confusion.tolist()}
+        figures["labels"] = list(result.names)
+        if len(result.names) <= MOST_LABELS:
+            figures["confusion"] = result.confusion.tolist()
+        else:
+            figures["confusion_counts"] = result.counts.tolist()
     show(figures, as_json, lambda to: display.evaluation(to, result))
 
 

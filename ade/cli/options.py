@@ -15,10 +15,11 @@ from rich.console import Console
 
 from ade.cli import display
 from ade.errors import InputError
+from ade.settings import MAX_SEED
 
 Model = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Seed = Annotated[int, typer.Option(help="What every random choice follows from.")]
+Seed = Annotated[int, typer.Option(help="What every random choice follows from.", min=0, max=MAX_SEED)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in the output folder.")]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the texts.")]
@@ -87,10 +88,10 @@ def lines_of(file: str) -> Iterator[Iterator[str]]:
     try:
         if file == "-":
             if isinstance(sys.stdin, io.TextIOWrapper):
-                sys.stdin.reconfigure(encoding="utf8", errors="strict", newline="\n")
+                sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="\n")
             yield (line.rstrip("\r\n") for line in sys.stdin)
         else:
-            with open(file, encoding="utf8", newline="\n") as opened:
+            with open(file, encoding="utf-8-sig", newline="\n") as opened:
                 yield (line.rstrip("\r\n") for line in opened)
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8 text ({error.reason})") from None

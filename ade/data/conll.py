@@ -16,8 +16,9 @@ import torch
 from tokenizers import Tokenizer
 
 from ade.data.batches import Encoded
-from ade.data.loading import SPLITS, TAGGED
 from ade.data.problems import SINGLE
+from ade.data.rows import opened
+from ade.data.tables import TAGGED, split_files, suffix_of
 from ade.data.tokenize import encode_chunks
 from ade.errors import InputError
 from ade.progress import Report, silent
@@ -63,19 +64,20 @@ class TaggedDataset:
 def is_tagged(source: str | Path, split: str = "train") -> bool:
     """Whether a source is a CoNLL-style file, or a folder that has one for this split."""
     path = Path(source)
-    return path.suffix in TAGGED if path.is_file() else bool(_files(path, split))
+    return suffix_of(path) in TAGGED if path.is_file() else bool(split_files(path, split, TAGGED))
 
 
 def load_tagged(source: str | Path, split: str = "train") -> TaggedDataset:
     """Load one split of a CoNLL-style file (its only split, whatever is asked) or of a folder of them."""
     path = Path(source)
     if path.is_dir():
-        if not _files(path, split):
+        found = split_files(path, split, TAGGED)
+        if not found:
             raise InputError(f"{path}: has no {split} file ({', '.join(split + suffix for suffix in TAGGED)})")
-        path = _files(path, split)[0]
+        path = found[0]
     if not path.is_file():
         raise InputError(f"{source}: no such file or folder")
-    if path.suffix not in TAGGED:
+    if suffix_of(path) not in TAGGED:
         raise InputError(f"{path}: words with tags come in files called {', '.join(TAGGED)}; rename it if it is one")
     rows = list(_read(path))
     if not rows:
@@ -87,14 +89,10 @@ def load_tagged(source: str | Path, split: str = "train") -> TaggedDataset:
     return TaggedDataset(sentences, tags, names, Path(source).resolve().stem)
 
 
-def _files(folder: Path, split: str) -> list[Path]:
-    names = [stem + suffix for stem in SPLITS.get(split, (split,)) for suffix in TAGGED]
-    return [folder / name for name in names if (folder / name).is_file()]
-
-
 def _read(path: Path) -> Iterator[list[tuple[str, str]]]:
     try:
-        lines = [line.strip() for line in path.read_text("utf-8-sig").split("\n")]
+        with opened(path) as file:
+            lines = [line.strip() for line in file.read().split("\n")]
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
     usual = Counter(_form(line) for line in lines if line and not line.startswith("#")).most_common(1)

@@ -1,41 +1,28 @@
 """Data sets: a file, a folder, a hub name or the embedded glosses -> texts, labels and the labels' names.
 
-Texts stay in Arrow columns; files too large to read at once are memory-mapped through `datasets`.
+Texts stay in the Arrow columns of tables.py. A text or a label that is missing is refused by the number of its row.
 """
 
 import importlib.util
 import random
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 
 from ade.data.dataset import Dataset, Texts
 from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.rows import has_columns
+from ade.data.tables import KINDS, SPLITS, TAGGED, Columns, read_layout, read_table, split_files, suffix_of
 from ade.errors import InputError, first_line
 
 EMBEDDED = "wordnet"
-READERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 BETWEEN = "|"  # between the labels of a text with several, in a column of strings
-TAGGED = (".conll", ".bio", ".iob", ".iob2")  # read by tagged.py
-SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
-IN_MEMORY = 1 << 30  # files up to this many bytes are read at once, larger ones memory-mapped
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Where texts and labels stand, and what the labels are."""
-
-    text: str
-    label: str
-    problem: str | None = None
+MOST_NUMBERED = 100_000  # classes that a file without their names may number
 
 
 def load_dataset(
@@ -61,18 +48,29 @@ def _loaded(source: str | Path, split: str, columns: Columns) -> Dataset:
     if path.is_dir():
         path = _split_file(path, split)
     if not path.is_file():
-        if path.suffix in READERS or path.suffix in TAGGED or not _looks_like_hub_name(str(source)):
+        known = suffix_of(path) in KINDS or suffix_of(path) in TAGGED
+        if known or path.suffix == ".gz" or not _looks_like_hub_name(str(source)):
             raise InputError(f"{source}: no such file or folder")
         return _from_hub(str(source), split, columns)
-    if path.suffix not in READERS:
+    return _from_file(path, columns)
+
+
+def _from_file(path: Path, columns: Columns) -> Dataset:
+    kind = KINDS.get(suffix_of(path))
+    if kind is None:
         raise InputError(
-            f"{path}: unknown kind of file; readable are {', '.join(READERS)}, with tags {', '.join(TAGGED)}"
+            f"{path}: unknown kind of file; readable are {', '.join(KINDS)}, with tags {', '.join(TAGGED)}, "
+            "and all but .parquet with .gz after it"
         )
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
-    if path.suffix in (".csv", ".tsv") and columns.problem in (None, SINGLE) and _is_classic(path, columns.label):
-        return _classic(path)
-    return _from_table(_read_table(path), path, columns)
+    if kind == "fastText":
+        return _from_fasttext(read_table(path, columns, None), path, columns)
+    layout = read_layout(path, columns, columns.problem in (None, SINGLE)) if kind == "csv" else None
+    table = read_table(path, columns, layout)
+    if layout is not None and layout.headerless:
+        return _from_numbered(table, path)
+    return _from_table(table, path, columns)
 
 
 def has_split(source: str | Path, split: str) -> bool:
@@ -81,21 +79,17 @@ def has_split(source: str | Path, split: str) -> bool:
     if path.is_file():
         return split == "train"
     if path.is_dir():
-        return bool(_split_files(path, split))
+        return bool(split_files(path, split, KINDS))
     if str(source) == EMBEDDED:
         return split in ("train", "test")
     return split == "train" or not _hub_splits(str(source)).isdisjoint(SPLITS[split])
 
 
-def _split_files(folder: Path, split: str) -> list[Path]:
-    names = [stem + suffix for stem in SPLITS.get(split, (split,)) for suffix in READERS]
-    return [folder / name for name in names if (folder / name).is_file()]
-
-
 def _split_file(folder: Path, split: str) -> Path:
-    found = _split_files(folder, split)
+    found = split_files(folder, split, KINDS)
     if not found:
-        raise InputError(f"{folder}: has no {split} file ({split}.csv, .tsv, .jsonl or .parquet)")
+        names = ", ".join(split + suffix for suffix in KINDS)
+        raise InputError(f"{folder}: has no {split} file ({names}, or gzipped with .gz)")
     return found[0]
 
 
@@ -104,119 +98,112 @@ def _looks_like_hub_name(source: str) -> bool:
     return len(parts) <= 2 and all(part and not part.startswith(".") for part in parts)
 
 
-def _read_table(path: Path, names: list[str] | None = None) -> pa.Table:
-    """A file as an Arrow table; every CSV field as a string, since labels like 01 are names, not numbers."""
-    kind = READERS[path.suffix]
-    if path.stat().st_size > IN_MEMORY:
-        return _read_mapped(path, kind, names)
-    try:
-        if kind == "csv":
-            return _read_csv(path, names)
-        if kind == "json":
-            return pyarrow.json.read_json(path)
-        return pyarrow.parquet.read_table(path)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as {kind} ({str(error).splitlines()[0]})") from None
-
-
-def _read_csv(path: Path, names: list[str] | None) -> pa.Table:
-    header = names or _csv_header(path)
-    return pyarrow.csv.read_csv(
-        path,
-        read_options=pyarrow.csv.ReadOptions(column_names=names, block_size=1 << 24),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(header, pa.large_string()), strings_can_be_null=False
-        ),
-    )
-
-
-def _read_mapped(path: Path, kind: str, names: list[str] | None) -> pa.Table:
-    import datasets
-
-    options: dict[str, Any] = {}
-    if kind == "csv":
-        header = names or _csv_header(path)
-        strings = datasets.Features({name: datasets.Value("large_string") for name in header})
-        options = {"sep": _delimiter(path), "features": strings, "keep_default_na": False}
-        options |= {"column_names": names, "header": None} if names else {}
-    return datasets.load_dataset(kind, data_files=str(path), split="train", **options).data.table
-
-
-def _delimiter(path: Path) -> str:
-    return "\t" if path.suffix == ".tsv" else ","
-
-
-def _csv_header(path: Path) -> list[str]:
-    with open(path, encoding="utf8") as file:
-        try:
-            line = file.readline().rstrip("\r\n")
-        except UnicodeDecodeError:
-            raise InputError(f"{path}: not UTF-8 text") from None
-    return [field.strip().strip('"') for field in line.removeprefix("\ufeff").split(_delimiter(path))]
-
-
-def _is_classic(path: Path, label_column: str) -> bool:
-    """No header: the first field is a class number, as in `"3","title","description"`."""
-    first = _csv_header(path)
-    return len(first) >= 2 and first[0].isdigit() and label_column not in first
-
-
-def _classic(path: Path) -> Dataset:
-    table = _read_table(path, [f"f{i}" for i in range(_field_count(path))])
+def _from_numbered(table: pa.Table, path: Path) -> Dataset:
+    """Rows of a file without a header: the number of a class, whose name may stand in `classes.txt`."""
+    column = table.column(1)
+    _refuse(pc.invert(pc.match_substring_regex(column, r"^[0-9]{1,9}$")), path, "no class number at the start")
+    labels = column.cast(pa.int64()).to_numpy() - 1
     classes = path.parent / "classes.txt"
-    numbers = table.column(0).to_numpy()
-    if not all(number.isdigit() for number in np.unique(numbers)):
-        raise InputError(f"{path}: headerless files start each row with a class number")
-    labels = numbers.astype(np.int64) - 1
     if classes.is_file():
-        names = tuple(line.strip() for line in classes.read_text("utf8").splitlines() if line.strip())
+        names = _class_names(classes)
     else:
-        names = tuple(str(i + 1) for i in range(int(labels.max()) + 1))
-    if labels.min() < 0 or labels.max() >= len(names):
-        raise InputError(f"{path}: class {labels.max() + 1} is outside the {len(names)} of {classes.name}")
-    columns = [pc.utf8_trim_whitespace(column) for column in table.columns[1:]]
-    texts = (
-        columns[0]
-        if len(columns) == 1
-        else pc.utf8_trim_whitespace(pc.binary_join_element_wise(*columns, pa.scalar(" ", pa.large_string())))
-    )
-    return Dataset(Texts(_chunked(texts)), labels, names)
+        names = tuple(str(i + 1) for i in range(min(int(labels.max()) + 1, MOST_NUMBERED)))
+    known = f"classes are numbered from 1 to {len(names):,}" + (f" by {classes.name}" if classes.is_file() else "")
+    _refuse((labels < 0) | (labels >= len(names)), path, f"a class number beyond those known ({known})")
+    return Dataset(Texts(table.column(0)), labels, names)
 
 
-def _field_count(path: Path) -> int:
-    import csv
+def _class_names(path: Path) -> tuple[str, ...]:
+    try:
+        names = tuple(line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{path}: names a class twice ({', '.join(twice[:5])}); give each a name of its own")
+    return names
 
-    with open(path, encoding="utf8", newline="") as file:
-        return len(next(csv.reader(file, delimiter=_delimiter(path))))
+
+def _from_fasttext(table: pa.Table, path: Path, columns: Columns) -> Dataset:
+    """Lines with a label each are classes, with several they are lists of classes."""
+    lists = table.column(columns.label)
+    lengths = pc.list_value_length(lists).to_numpy()
+    if columns.problem == MULTI or (columns.problem is None and lengths.max() > 1):
+        return _from_table(table, path, replace(columns, problem=MULTI))
+    _refuse(lengths == 0, path, "no label")
+    _refuse(lengths > 1, path, "several labels (which --problem multi-label takes)")
+    return _from_table(table.set_column(1, columns.label, pc.list_flatten(lists)), path, columns)
 
 
 def _from_table(table: pa.Table, source: Path | str, columns: Columns) -> Dataset:
-    for column in (columns.text, columns.label):
-        if column not in table.column_names:
-            raise InputError(f"{source}: no column '{column}', the columns are {', '.join(table.column_names[:8])}")
     if table.num_rows == 0:
-        raise InputError(f"{source}: has a header but no rows")
-    kind = table.column(columns.text).type
-    if pa.types.is_nested(kind):
-        raise InputError(f"{source}: column '{columns.text}' holds {kind}, expected plain values")
-    texts = Texts(_chunked(pc.fill_null(table.column(columns.text).cast(pa.large_string()), "")))
-    column = table.column(columns.label)
-    if column.null_count:
-        raise InputError(f"{source}: {column.null_count} rows have no label")
-    listed = any(kind(column.type) for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
-    if pa.types.is_nested(column.type) and not (listed and columns.problem in (None, MULTI)):
-        raise InputError(f"{source}: column '{columns.label}' holds {column.type}, expected plain values")
-    if columns.problem == MULTI or (listed and columns.problem is None):
-        return Dataset(texts, *_several(column, listed, source))
+        raise InputError(f"{source}: has no rows")
+    has_columns(source, table.column_names, columns.text, columns.label)
+    text, label = table.column(columns.text), table.column(columns.label)
+    listed = any(kind(label.type) for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+    lists_fit = listed and columns.problem in (None, MULTI)
+    for name, column in ((columns.text, text), (columns.label, label)):
+        if pa.types.is_nested(column.type) and not (name == columns.label and lists_fit):
+            raise InputError(f"{source}: column '{name}' holds {column.type}, expected plain values")
+        _check_utf8(column, source, name)
+    _refuse(_missing(text), source, f"no text (column '{columns.text}')")
+    _refuse(_missing(label), source, f"no label (column '{columns.label}')")
+
+    texts = Texts(text.cast(pa.large_string()))
     if columns.problem == REGRESSION:
-        return Dataset(texts, _numbers(column, source, columns.label), ("value",))
-    encoded = _chunked(column.cast(pa.large_string())).combine_chunks().dictionary_encode()
+        return Dataset(texts, _numbers(label, source, columns.label), ("value",))
+    if columns.problem == MULTI or listed:
+        return Dataset(texts, *_several(label, listed, source))
+    return Dataset(texts, *_classes(label, source))
+
+
+def _check_utf8(column: pa.ChunkedArray, source: Path | str, name: str) -> None:
+    """Refuse bytes that are no text; a Parquet file may call anything a string."""
+
+    def valid(values: pa.Array) -> bool:
+        binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+        try:
+            (values.cast(pa.large_string()) if binary else values).validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    row = 1
+    for chunk in column.chunks:
+        if not valid(chunk):
+            row += next(i for i in range(len(chunk)) if not valid(chunk.take(pa.array([i]))))
+            raise InputError(f"{source}, row {row}: column '{name}' is not UTF-8 text")
+        row += len(chunk)
+
+
+def _missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which values are null, or NaN."""
+    return pc.is_null(column, nan_is_null=True)
+
+
+def _refuse(wrong: np.ndarray | pa.ChunkedArray, source: Path | str, what: str) -> None:
+    """Refuse marked rows, and name the first of them."""
+    rows = np.flatnonzero(np.asarray(wrong)) + 1
+    if len(rows):
+        named = ", ".join(map(str, rows[:5])) + (f", ... ({len(rows):,} in all)" if len(rows) > 5 else "")
+        raise InputError(f"{source}: {what} in row {named}; rows are counted from 1, without a header")
+
+
+def _classes(column: pa.ChunkedArray, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The class of each row, (n,), and the names."""
+    strings = column.cast(pa.large_string())
+    _refuse(pc.equal(pc.utf8_trim_whitespace(strings), ""), source, "an empty label")
+    return _encoded(strings)
+
+
+def _encoded(strings: pa.ChunkedArray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The place of each string among the different ones in order, and those."""
+    encoded = strings.combine_chunks().dictionary_encode()
     found = encoded.dictionary.to_pylist()
     names = _sorted_names(found)
     known = {name: i for i, name in enumerate(names)}
     place = np.array([known[name] for name in found], dtype=np.int64)
-    return Dataset(texts, place[encoded.indices.to_numpy()], names)
+    return place[encoded.indices.to_numpy()], names
 
 
 def _sorted_names(found: Iterable[str]) -> tuple[str, ...]:
@@ -231,33 +218,36 @@ def _sorted_names(found: Iterable[str]) -> tuple[str, ...]:
 
 def _several(column: pa.ChunkedArray, listed: bool, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Which classes each row has, (n, C), and their names."""
+    lists = column if listed else pc.split_pattern(column.cast(pa.large_string()), BETWEEN)
+    values, rows = pc.list_flatten(lists), np.asarray(pc.list_parent_indices(lists))
+    without = np.zeros(len(column), dtype=bool)
+    without[rows[np.asarray(_missing(values))]] = True
+    _refuse(without, source, "null among the labels")
+
+    strings = values.cast(pa.large_string())
+    trimmed = pc.utf8_trim_whitespace(strings)
+    empty = np.asarray(pc.equal(trimmed, ""))
     if listed:
-        rows = [[str(name) for name in row if name is not None] for row in column.to_pylist()]
-    else:
-        texts = column.cast(pa.large_string()).to_pylist()
-        rows = [[name.strip() for name in text.split(BETWEEN) if name.strip()] for text in texts]
-    names = _sorted_names({name for row in rows for name in row})
-    if not names:
+        without[rows[empty]] = True
+        _refuse(without, source, "an empty name among the labels")
+    if empty.all():
         raise InputError(f"{source}: no row has a label")
-    known = {name: i for i, name in enumerate(names)}
-    marks = np.zeros((len(rows), len(names)), dtype=bool)
-    for i, row in enumerate(rows):
-        marks[i, [known[name] for name in row]] = True
+    place, names = _encoded((strings if listed else trimmed).filter(pa.array(~empty)))
+    marks = np.zeros((len(column), len(names)), dtype=bool)
+    marks[rows[~empty], place] = True
     return marks, names
 
 
 def _numbers(column: pa.ChunkedArray, source: Path | str, name: str) -> np.ndarray:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pc.utf8_trim_whitespace(column)
+        _refuse(pc.equal(column, ""), source, "no number")
     try:
         numbers = column.cast(pa.float64()).to_numpy().astype(np.float32)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(f"{source}: column '{name}' does not hold numbers ({first_line(error)})") from None
-    if not np.isfinite(numbers).all():
-        raise InputError(f"{source}: column '{name}' holds numbers that are not finite")
+    _refuse(~np.isfinite(numbers), source, f"numbers that are not finite (column '{name}')")
     return numbers
-
-
-def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
 def _hub_splits(name: str) -> set[str]:

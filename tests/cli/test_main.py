@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ade.cli import display
+from ade.data.problems import Prediction, Tagged
 from ade.files import new_folder
 from ade.training.checkpoints import claimed
 
@@ -348,3 +350,53 @@ def test_help_is_quick_to_import():
     """Help and errors answer without loading torch."""
     code = "import sys, ade.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_labels_with_line_breaks_and_tabs_stay_on_their_line(ade, book, tmp_path):
+    rows = [{"text": "goal", "label": "team\nplay"}, {"text": "bank", "label": "mon\tey\u2028"}] * 20
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("train", "--codebook", book, "--data", tmp_path / "odd.jsonl", "--out", tmp_path / "odd", *SPEED)
+    assert ade(*words)[0] == 0
+    (tmp_path / "texts.txt").write_text("goal\nbank\n")
+    status, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt")
+    assert status == 0
+    assert [line.split("\t")[0] for line in out.splitlines()] == [r"team\nplay", r"mon\tey\u2028"]
+    status, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt", "--json")
+    assert [each["label"] for each in json.loads(out)["predictions"]] == ["team\nplay", "mon\tey\u2028"]
+    status, out, _ = ade("evaluate", tmp_path / "odd", "--data", tmp_path / "odd.jsonl")
+    assert status == 0
+    assert r"team\nplay" in out
+
+
+def test_several_labels_stay_on_their_line_too():
+    found = Prediction(["a\nb", "c"], [0.75, 0.5])
+    assert display.prediction(found) == "a\\nb|c\t0.7500|0.5000\n"
+    assert display.prediction(Tagged(["a\x85b"], ["B-X"])) == "a\\x85b\tB-X\n\n"
+
+
+def test_a_seed_out_of_bounds_is_one_line(ade, model, book, topic_folder, teacher_folder, tmp_path):
+    out = tmp_path / "out"
+    for seed in (99999999999999, -1):
+        for words in (
+            ("train", "--codebook", book, "--data", topic_folder, "--out", out),
+            ("distill", "--teacher", teacher_folder, "--out", out),
+            ("evaluate", model, "--data", topic_folder),
+            ("predict", model, "README.md"),
+            ("params",),
+            ("run", "--out", out),
+            ("inspect", model, "bank"),
+        ):
+            status, printed, errors = ade(*words, "--seed", seed)
+            assert (status, printed) == (2, ""), words
+            assert "seed" in errors
+            assert ("4294967295" if seed > 0 else "0") in errors
+            assert errors.count("\n") == 1
+    assert not out.exists()
+    words = ("train", "--codebook", book, "--data", topic_folder, "--out", out, "--steps", 3, "--device", "cpu")
+    assert ade(*words, "--seed", 4294967295)[0] == 0
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_text(ade, model, tmp_path):
+    (tmp_path / "plain.txt").write_text("goal\n")
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfgoal\n")
+    assert ade("predict", model, tmp_path / "marked.txt") == ade("predict", model, tmp_path / "plain.txt")

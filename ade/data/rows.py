@@ -1,0 +1,40 @@
+"""What readers of text files share: opening, gzip, where a file is not UTF-8, which columns it has."""
+
+import gzip
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO, cast
+
+from ade.errors import InputError
+
+Row = tuple[str | None, str | list[str | None] | None]  # a text and its label or labels; None where it has none
+
+
+def opened(path: Path, newline: str = "\n") -> TextIO:
+    """A text file to read from, unpacked where its name ends in `.gz`, without the byte order mark."""
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=newline))
+    return open(path, encoding="utf-8-sig", newline=newline)
+
+
+def line_that_is_not_utf8(path: Path) -> int | None:
+    """The number of the first line that is not UTF-8."""
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        for number, line in enumerate(cast(io.BufferedIOBase, file), 1):
+            try:
+                line.decode("utf8")
+            except UnicodeDecodeError:
+                return number
+    return None
+
+
+def has_columns(source: Path | str, names: Sequence[str], text: str, label: str) -> None:
+    """Refuse a table that has not the columns of texts and labels, or has one of them twice."""
+    if text == label:
+        raise InputError(f"{source}: column '{text}' cannot hold both the texts and the labels")
+    for name in (text, label):
+        if name not in names:
+            raise InputError(f"{source}: no column '{name}', the columns are {', '.join(names[:8])}")
+        if list(names).count(name) > 1:
+            raise InputError(f"{source}: {list(names).count(name)} columns are called '{name}'; rename all but one")
