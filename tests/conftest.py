@@ -24,6 +24,17 @@ os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start
 settings.register_profile("ade", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("ade")
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    torch.manual_seed(0)  # fresh weights are drawn alike whichever tests ran before, in any order, in any worker
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    torch.manual_seed(0)
+
+
 WORDS = {
     "sport": ["goal", "match", "team", "league", "coach", "score"],
     "money": ["bank", "market", "profit", "share", "trade", "price"],
