@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ade import pursuit
+from ade import distillation, pursuit
 from ade.devices import resolve_device
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
@@ -189,3 +189,40 @@ def test_anchors_are_fitted_alike_by_products_and_by_sums(teacher, monkeypatch):
     dense = pursuit.update_anchors(rows, anchors, *found)
     monkeypatch.setattr(pursuit, "DENSE", 1)
     assert torch.allclose(pursuit.update_anchors(rows, anchors, *found), dense, atol=1e-4)
+
+
+def descended(start: torch.Tensor, indices: torch.Tensor | None = None) -> tuple[torch.Tensor, list[float], float]:
+    """Weights after the paper's gradient descent from a start, the cosine on the way, how far the anchors went."""
+    rows = pursuit.Rows(planted().table, torch.ones(400), torch.device("cpu"))
+    generator, cosines = torch.Generator().manual_seed(0), []
+    anchors, weights = rows.take(torch.arange(20)).requires_grad_(), start.clone().requires_grad_()
+    before = anchors.detach().clone()
+
+    def report(what, done, total, figures):
+        cosines.append(figures["cosine"])
+
+    settings = DistillationSettings(anchors=20, pairs=3, solver="gradient")
+    distillation._descend(rows, anchors, weights, indices, settings, generator, 200, report)
+    return weights.detach(), cosines, float((anchors.detach() - before).norm(dim=1).mean())
+
+
+def test_gradient_descent_learns_the_anchors_and_the_transform():
+    start = 0.1 * torch.randn(400, 20, generator=torch.Generator().manual_seed(1))
+    weights, cosines, moved = descended(start)
+    assert cosines[-1] > cosines[0] + 0.3
+    assert float((weights - start).abs().mean()) > 0.02
+    assert moved > 0.1
+    weights, cosines, moved = descended(start[:, :3], torch.arange(3).repeat(400, 1))
+    assert cosines[-1] > cosines[0] + 0.1
+    assert float((weights - start[:, :3]).abs().mean()) > 0.02
+    assert moved > 0.01
+
+
+def test_the_l1_penalty_shrinks_the_dense_transform_alone():
+    """The cosine does not care how large a row of weights is, so only the penalty makes rows smaller."""
+    start = 5 * torch.randn(400, 20, generator=torch.Generator().manual_seed(1))
+    size = start.abs().sum(1).mean()
+    assert float(descended(start)[0].abs().sum(1).mean()) < 0.97 * size
+    pairs = start[:, :3]
+    kept = descended(pairs, torch.arange(3).repeat(400, 1))[0]
+    assert float(kept.abs().sum(1).mean()) > 0.99 * pairs.abs().sum(1).mean()

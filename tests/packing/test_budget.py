@@ -15,6 +15,7 @@ from ade.data.batches import Encoded
 from ade.distillation import distill
 from ade.embedding import PackedEmbedding
 from ade.errors import InputError
+from ade.packing import budget
 from ade.packing.budget import parse_size
 from ade.packing.format import Packing
 from ade.runtime.projection import Projection
@@ -216,3 +217,26 @@ def test_a_damaged_packed_model_is_refused(tmp_path):
     for kind in (Classifier, Runtime):
         with pytest.raises(InputError):
             kind.load(tmp_path / "model")
+
+
+def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_better():
+    generator = torch.Generator().manual_seed(0)
+    anchors = torch.nn.functional.normalize(torch.randn(300, 8, 16, generator=generator), dim=2)  # (n, k, d)
+    rows = torch.nn.functional.normalize(torch.randn(300, 16, generator=generator), dim=1)
+    small, target = anchors @ anchors.transpose(1, 2), (anchors @ rows.unsqueeze(2)).squeeze(2)
+    real = torch.ones(300, 8, dtype=torch.bool)
+    weights, reached = budget._rounded_fit(small, target, real, 7)
+    step = weights.abs().amax(1, keepdim=True) / 7
+    number = (weights / step).round()
+    assert torch.allclose(number * step, weights, atol=1e-5)
+    composed = torch.einsum("nk,nkd->nd", weights, anchors)
+    assert torch.allclose(torch.cosine_similarity(composed, rows), reached, atol=1e-4)
+    error = (composed - rows).square().sum(1)
+    best = torch.ones(300, dtype=torch.bool)
+    for j in range(8):
+        for change in (-1, 1):
+            moved = number.clone()
+            moved[:, j] += change
+            other = (torch.einsum("nk,nkd->nd", moved * step, anchors) - rows).square().sum(1)
+            best &= (moved.abs().amax(1) > 7) | (number[:, j].abs() == 7) | (other >= error - 1e-6)
+    assert float(best.float().mean()) > 0.97
