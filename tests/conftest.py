@@ -3,6 +3,8 @@
 import csv
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +42,16 @@ WORDS = {
     "money": ["bank", "market", "profit", "share", "trade", "price"],
     "space": ["orbit", "rocket", "comet", "planet", "probe", "lunar"],
 }
+PATIENT = 600  # seconds after which a test gives up on what never comes: many times what a slow machine needs
 FILLER = ["the", "a", "of", "and", "in", "it", "was", "is", "on", "for", "that", "with"]
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for an event, on a machine of any speed."""
+    give_up = time.monotonic() + PATIENT
+    while not happened():
+        assert time.monotonic() < give_up, "it never happened"
+        time.sleep(0.01)
 
 
 def word_tokenizer(words: list[str]) -> Tokenizer:
