@@ -187,3 +187,31 @@ def test_no_more_than_a_twentieth_of_the_pairs_moves_at_a_time():
     adapter.asked.fill_(1.0)
     assert adapter.move([]) == 10  # of 200 pairs, 160 of which do not matter
     assert int(layer.counts.sum()) == 200
+
+
+def test_the_tokens_that_ask_most_are_served_first_however_little_they_ask():
+    layer = faint([5] * 40, anchors=12)
+    adapter = Adapter(layer)
+    adapter.asked.copy_(torch.linspace(1e-4, 1e-3, 40).roll(13).unsqueeze(1).expand(40, 12))
+    most = set(adapter.asked[:, 0].argsort(descending=True)[:10].tolist())
+    before = set(pairs(layer))
+    assert adapter.move([]) == 10
+    assert {token for token, _ in set(pairs(layer)) - before} == most
+
+
+def test_of_few_pairs_one_moves_at_a_time():
+    layer = faint([3, 3, 1, 1])
+    adapter = Adapter(layer)
+    adapter.asked[2:] = 1.0
+    assert adapter.move([]) == 1  # a twentieth of eight is less than one
+
+
+@pytest.mark.parametrize(("bits", "largest"), [(4, 0.5 / 7), (3, 0.5 / 3), (0, 0.02)])
+def test_a_pair_moves_only_where_its_weight_rounds_to_nothing(bits, largest):
+    for share, moves in ((0.95 * largest, 1), (1.05 * largest, 0)):
+        layer = faint([2, 1], Packing(weight_bits=bits) if bits else None)
+        with torch.no_grad():
+            layer.weights.copy_(torch.tensor([-2.0, 2 * share, 1.0]))
+        adapter = Adapter(layer)
+        adapter.asked[1] = 1.0
+        assert adapter.move([]) == moves
