@@ -161,12 +161,15 @@ def test_packed_predicts_as_it_was_trained(attend, whole, layers, tmp_path):
 
 @pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
 def test_rounded_and_packed_models_work_in_half_the_width(attend):
+    """On average over many texts: how far a single one is off depends on which side of a step a CPU's sums fall."""
     model = shaken(packed_codebook(3), 3, attend=attend, heads=2)
-    ids, offsets = texts_of([5, 1, 18, 7], 23)
+    ids, offsets = texts_of([1 + i % 20 for i in range(200)], 23)
     texts = Encoded(torch.from_numpy(ids), offsets)
-    for kind in (model, model.packed()):
+    for kind, most in ((model, 0.1), (model.packed(), 0.04)):  # twice what it was over six draws of the weights
         exact = predict_logits(kind, texts)
-        assert off(predict_logits(kind.to(torch.bfloat16), texts), exact) < 0.2
+        found = predict_logits(kind.to(torch.bfloat16), texts)
+        assert np.abs(found - exact).mean() < most * np.abs(exact).mean()
+        assert np.mean(found.argmax(1) == exact.argmax(1)) > 0.93
 
 
 def test_a_model_that_is_only_rounded_predicts_and_is_saved_as_it_will_be(tmp_path):
