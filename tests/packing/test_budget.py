@@ -243,3 +243,25 @@ def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_b
             other = (torch.einsum("nk,nkd->nd", moved * step, anchors) - rows).square().sum(1)
             best &= (moved.abs().amax(1) > 7) | (number[:, j].abs() == 7) | (other >= error - 1e-6)
     assert float(best.float().mean()) > 0.97
+
+
+def test_weights_are_fitted_last_to_the_anchors_as_they_are_stored(large):
+    """Least squares: a row is as long as the part of it that is explained, up to the grid scales are stored on."""
+    codebook = distill(large, DistillationSettings(size="100kB", rounds=2))
+    rows, own = codebook.rows(), codebook.counts > 1
+    ratio = rows.norm(dim=1) / large.table.norm(dim=1)
+    cosine = torch.nn.functional.cosine_similarity(rows, large.table)
+    assert int(own.sum()) > 100
+    assert float((ratio - cosine)[own].abs().max()) < 0.005
+
+
+def test_progress_is_told_stage_by_stage(large):
+    said: list[tuple[str, int, int]] = []
+    settings = DistillationSettings(size="60kB", rounds=2)
+    distill(large, settings, report=lambda what, done, total, _: said.append((what, done, total)))
+    assert list(dict.fromkeys(what for what, _, _ in said)) == ["k-means", "pursuit", "pairs", "fit"]
+    for stage in ("pairs", "fit"):
+        steps = [(done, total) for what, done, total in said if what == stage]
+        assert steps == sorted(steps)
+        assert steps[0][0] == 0
+        assert steps[-1][0] == steps[-1][1]
