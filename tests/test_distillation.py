@@ -242,29 +242,22 @@ def test_a_weight_exactly_at_the_threshold_is_kept():
     assert float(kept.min()) == limit
 
 
-@pytest.mark.parametrize("solver", ["pursuit", "gradient"])
-def test_an_unused_anchor_never_becomes_a_row_of_zeros(solver):
-    table = torch.randn(5, 8).repeat(20, 1)
-    table[:60] = 0
-    teacher = Teacher("copies", table, word_tokenizer([f"w{i}" for i in range(98)]))
-    book = distill(teacher, DistillationSettings(anchors=40, pairs=2, solver=solver, rounds=2))
-    torch.testing.assert_close(book.anchors.norm(dim=1), torch.ones(40))
-
-
-def test_a_revived_anchor_is_one_rows_own_with_all_its_weight():
-    """Five words, forty times each, of which one anchor a word is in use: the other anchors become rows."""
+def test_a_revived_anchor_is_one_rows_own_with_all_its_weight_and_never_a_row_of_zeros():
+    """Five words, forty times each, and an anchor in use for each: the others become rows that are served badly."""
     table = torch.randn(5, 8).repeat(40, 1) + 0.1 * torch.randn(200, 8)
+    table[100:120] = 0
     rows = pursuit.Rows(table, torch.ones(200), torch.device("cpu"))
-    anchors = torch.nn.functional.normalize(torch.randn(12, 8), dim=1)
+    anchors = F.normalize(torch.randn(12, 8), dim=1)
     anchors[:5] = rows.take(torch.arange(5))
-    indices, weights = torch.stack([torch.arange(200) % 5, torch.arange(200) % 5], 1), torch.ones(200, 2)
-    keep = torch.tensor([True, False]).repeat(200, 1)
+    indices, weights = (torch.arange(200) % 5).unsqueeze(1).repeat(1, 2), torch.full((200, 2), 0.5)
+    keep = torch.tensor([False, True]).repeat(200, 1)
     distillation._revive(rows, anchors, indices, weights, keep)
     for anchor in range(5, 12):
         (owner,) = ((indices == anchor) & keep).any(1).nonzero()[:, 0].tolist()
         assert keep[owner].tolist() == [True, False]
         assert float(weights[owner, 0]) == 1.0
         torch.testing.assert_close(anchors[anchor], rows.take(torch.tensor([owner]))[0])
+        assert not 100 <= owner < 120
 
 
 def told(**settings: object) -> dict[str, list[tuple[int, int]]]:
