@@ -302,3 +302,9 @@ def test_an_anchor_nobody_uses_starts_again_at_the_row_served_worst_and_a_faint_
     scaled = rows.take(torch.arange(60)) / cosine.unsqueeze(1)
     means = torch.stack([scaled[indices[:, 0] == i].sum(0) for i in range(3)])
     torch.testing.assert_close(F.cosine_similarity(made[:3], means), torch.ones(3), rtol=1e-3, atol=1e-3)
+
+
+def test_the_gradient_solver_composes_rows_of_norm_one_on_a_table_larger_than_a_block():
+    teacher = planted(tokens=5000, anchors=8, pairs=2)
+    book = distill(teacher, DistillationSettings(anchors=8, pairs=2, solver="gradient", rounds=2))
+    torch.testing.assert_close(book.rows().norm(dim=1), torch.ones(5000), rtol=1e-3, atol=1e-3)
