@@ -3,6 +3,8 @@
 import csv
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +26,32 @@ os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start
 settings.register_profile("ade", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("ade")
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    torch.manual_seed(0)  # fresh weights are drawn alike whichever tests ran before, in any order, in any worker
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    torch.manual_seed(0)
+
+
 WORDS = {
     "sport": ["goal", "match", "team", "league", "coach", "score"],
     "money": ["bank", "market", "profit", "share", "trade", "price"],
     "space": ["orbit", "rocket", "comet", "planet", "probe", "lunar"],
 }
+PATIENT = 600  # seconds after which a test gives up on what never comes: many times what a slow machine needs
 FILLER = ["the", "a", "of", "and", "in", "it", "was", "is", "on", "for", "that", "with"]
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for an event, on a machine of any speed."""
+    give_up = time.monotonic() + PATIENT
+    while not happened():
+        assert time.monotonic() < give_up, "it never happened"
+        time.sleep(0.01)
 
 
 def word_tokenizer(words: list[str]) -> Tokenizer:

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ade.codebook import Codebook
+from ade.embedding import AnchorEmbedding
 from ade.errors import InputError
 from ade.packing.format import Packing
 from tests.conftest import ragged_codebook
@@ -154,3 +155,29 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
         ragged_codebook([1, 1, 1]).save(tmp_path / "book", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["book"]
     assert Codebook.load(tmp_path / "book").vocabulary == 1
+
+
+def test_the_first_index_after_the_anchors_is_refused():
+    book = ragged_codebook([1, 2, 3])
+    indices = book.indices.clone()
+    indices[0] = 12
+    with pytest.raises(InputError, match="outside the 12 anchors"):
+        Codebook(book.anchors, indices, book.weights, book.counts, book.tokenizer)
+
+
+def test_a_weight_exactly_at_the_threshold_is_kept():
+    book = ragged_codebook([3, 4])
+    limit = float(book.weights.abs().sort().values[2])
+    assert limit in cut_sizes(book, limit)
+    assert limit not in cut_sizes(book, limit * 1.0001)
+
+
+def cut_sizes(book: Codebook, threshold: float) -> list[float]:
+    return book.thresholded(threshold).weights.abs().tolist()
+
+
+@pytest.mark.parametrize(("anchors", "kind"), [(2**15, torch.int16), (2**15 + 1, torch.int32)])
+def test_indices_take_two_bytes_while_two_bytes_hold_them(anchors, kind):
+    book = ragged_codebook([1, 2], anchors=anchors, dim=2)
+    assert book.indices.dtype == kind
+    assert AnchorEmbedding.from_codebook(book).indices.dtype == kind

@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn import metrics
 
 from ade import evaluation
 from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.errors import InputError
-from ade.evaluation import compare, evaluate, spread
+from ade.evaluation import compare, compare_numbers, compare_several, compare_tags, evaluate, spread
 from tests.conftest import ragged_codebook
 from tests.test_paper import small_model
 
@@ -86,3 +87,47 @@ def test_scores_of_many_labels_are_not_held_all_at_once(monkeypatch):
     assert evaluate(classifier, data).as_dict() == whole.as_dict()
     assert max(seen) == 4
     assert sum(seen) == 18
+
+
+def test_one_span_found_is_all_of_the_precision_and_none_is_nothing():
+    names = ("O", "B-X")
+    right, empty = np.array([0, 1]), np.array([0, 0])
+    found = compare_tags([right], [right], names)
+    assert (found.accuracy, found.f1, found.precision, found.recall, found.words, found.spans) == (1, 1, 1, 1, 2, 1)
+    found = compare_tags([right], [empty], names)
+    assert (found.accuracy, found.f1, found.precision, found.recall) == (0.5, 0, 0, 0)
+    found = compare_tags([empty], [empty], names)
+    assert (found.accuracy, found.f1, found.precision, found.recall, found.spans) == (1, 0, 0, 0, 0)
+
+
+@given(
+    rows=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=20),
+)
+def test_figures_of_several_labels_are_those_of_scikit_learn(rows):
+    marks = np.array(rows)
+    truth, predicted = marks[:, :3], marks[:, 3:]
+    found = compare_several(truth, predicted)
+    seen = np.flatnonzero((truth | predicted).any(0))
+    for name, average in (("micro_f1", "micro"), ("macro_f1", "macro")):
+        expected = metrics.f1_score(truth, predicted, average=average, labels=seen, zero_division=0) if len(seen) else 0
+        assert getattr(found, name) == pytest.approx(expected)
+    options = {"average": "micro", "zero_division": 0}
+    assert found.precision == pytest.approx(metrics.precision_score(truth, predicted, **options))
+    assert found.recall == pytest.approx(metrics.recall_score(truth, predicted, **options))
+    assert found.exact == pytest.approx(metrics.accuracy_score(truth, predicted))
+    assert found.n == len(rows)
+
+
+@given(rows=st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=30))
+def test_figures_of_numbers_are_those_of_scikit_learn_and_scipy(rows):
+    truth, predicted = np.array(rows, dtype=np.float64).T
+    found = compare_numbers(truth, predicted)
+    assert found.mean_error == pytest.approx(metrics.mean_absolute_error(truth, predicted))
+    assert found.root_mean_square_error == pytest.approx(metrics.mean_squared_error(truth, predicted) ** 0.5)
+    constant = np.ptp(truth) == 0
+    assert found.r2 == pytest.approx(0.0 if constant else metrics.r2_score(truth, predicted))
+    if constant or np.ptp(predicted) == 0:
+        assert (found.pearson, found.spearman) == (None, None)
+    else:
+        assert found.pearson == pytest.approx(stats.pearsonr(truth, predicted).statistic)
+        assert found.spearman == pytest.approx(stats.spearmanr(truth, predicted).statistic)

@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.conftest import PATIENT
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.ipynb"))
 
@@ -24,7 +26,8 @@ def test_it_is_kept_clean(path):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_runs(path, tmp_path):
     notebook = nbformat.read(path, 4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    limits = {"timeout": PATIENT, "startup_timeout": PATIENT}
+    NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": tmp_path}}, **limits).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
 

@@ -232,3 +232,41 @@ def test_the_gpu_agrees_with_the_cpu(attend):
     expected = model(IDS, MASK).logits
     found = model.cuda()(IDS.cuda(), MASK.cuda()).logits.cpu()
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def noisy(attend: str) -> AdeForSequenceClassification:
+    """A wide model whose SAT adds nothing, so that states are the elements themselves; all dropout is 1/2."""
+    shape = Architecture(attend=attend, heads=2)
+    model = lively(
+        AdeForSequenceClassification.from_codebook(ragged_codebook([1, 3, 2, 4] * 4, dim=64), "ab", shape, dropout=0.5)
+    )
+    torch.nn.init.zeros_(model.ade.sat.output.weight)
+    torch.nn.init.zeros_(model.ade.sat.output.bias)
+    return model
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_dropout_zeroes_half_of_the_features_and_doubles_the_rest_only_while_training(attend):
+    model, ids = noisy(attend), torch.arange(16).view(2, 8)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    whole, real = model.ade.eval().states(ids, mask)
+    assert (whole[real] != 0).all()
+    dropped = model.ade.train().states(ids, mask)[0][real]
+    gone = dropped == 0
+    assert 0.4 < float(gone.float().mean()) < 0.6
+    torch.testing.assert_close(dropped[~gone], 2 * whole[real][~gone])
+
+
+@pytest.mark.parametrize("head", [AdeForSequenceClassification, AdeForTokenClassification])
+def test_dropout_before_the_classifier_zeroes_half_of_its_input_only_while_training(head):
+    model = lively(head.from_codebook(ragged_codebook([1, 3, 2, 4] * 4, dim=64), "ab", dropout=0.5))
+    seen = []
+    model.classifier.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    ids = torch.arange(16).view(16, 1)
+    model(ids)
+    model.dropout.train()  # this one alone
+    model(ids)
+    gone = seen[1] == 0
+    assert (seen[0] != 0).all()
+    assert 0.4 < float(gone.float().mean()) < 0.6
+    torch.testing.assert_close(seen[1][~gone], 2 * seen[0][~gone])

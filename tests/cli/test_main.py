@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -14,7 +13,8 @@ from safetensors.torch import load_file
 from ade.cli import display
 from ade.data.problems import Prediction, Tagged
 from ade.files import new_folder
-from ade.training.checkpoints import claimed
+from ade.training.checkpoints import BEST, LAST, METRICS, claimed
+from tests.conftest import PATIENT
 
 SPEED = ["--steps", "400", "--batch-size", "16", "--learning-rate", "0.01", "--device", "cpu"]
 
@@ -235,52 +235,60 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, model, topic_
     assert (full / "precious.txt").read_text() == "mine"
 
 
+def _python(*words, **options):
+    command = [sys.executable, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
 def _ade(*words, **options):
-    return subprocess.Popen(
-        [sys.executable, "-m", "ade", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    return _python("-m", "ade", *words, **options)
 
 
 def test_predict_reads_standard_input(model):
     with _ade("predict", model, "-", stdin=subprocess.PIPE) as process:
-        out, errors = process.communicate("the coach\nlunar probe\n", timeout=120)
+        out, errors = process.communicate("the coach\nlunar probe\n", timeout=PATIENT)
     assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", "space"]
     assert errors == ""
     assert process.returncode == 0
 
 
+# `ade`, held at its second checkpoint: it says so, and goes no further until it is stopped.
+HELD = """
+import sys, time
+from ade.cli import main as cli
+from ade.training.checkpoints import RunFolder
+
+save, saved = RunFolder.save, []
+
+def hold(self, *given):
+    save(self, *given)
+    saved.append(1)
+    if len(saved) == 2:
+        print("held", flush=True)
+        while True:
+            time.sleep(0.01)
+
+RunFolder.save = hold
+cli.main()
+"""
+
+
 def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
-    words = (
-        "train",
-        "--codebook",
-        book,
-        "--data",
-        topic_folder,
-        "--out",
-        tmp_path / "m",
-        "--batch-size",
-        "16",
-        "--device",
-        "cpu",
-    )
-    with _ade(*words, "--steps", "4000") as process:
-        give_up = time.monotonic() + 120
-        while not (tmp_path / "m" / "checkpoint.safetensors").exists() and time.monotonic() < give_up:
-            time.sleep(0.05)
+    words = ("train", "--codebook", book, "--data", topic_folder, "--out", tmp_path / "m", *SPEED)
+    with _python("-c", HELD, *words) as process:
+        assert process.stdout.readline() == "held\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENT)
     assert process.returncode == 130
     assert "stopped" in errors
     assert "Traceback" not in errors
-    assert not [name for name in os.listdir(tmp_path / "m") if name.startswith(".")]
-    with _ade(*words, "--steps", "4000", "--resume", "--json") as process:
-        out, errors = process.communicate(timeout=300)
+    assert set(os.listdir(tmp_path / "m")) == {LAST, BEST, METRICS}
+    with _ade(*words, "--resume", "--json") as process:
+        out, errors = process.communicate(timeout=PATIENT)
     assert errors == ""
     assert json.loads(out)["test"]["accuracy"] > 0.9
+    steps = [json.loads(line)["step"] for line in (tmp_path / "m" / METRICS).read_text().splitlines()]
+    assert steps == list(range(20, 401, 20))  # the first two before it was stopped, every other one after
 
 
 def test_several_processes_train_the_same_model(book, topic_folder, tmp_path):
@@ -291,7 +299,7 @@ def test_several_processes_train_the_same_model(book, topic_folder, tmp_path):
     for count in (1, 2):
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "ade"]
         command = [sys.executable, *launch, *words, "--out", str(tmp_path / str(count))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENT)
         assert done.returncode == 0, done.stderr[-2000:]
         outputs.append(json.loads(done.stdout))  # one object, whoever many processes there are
     assert outputs[0]["test"]["n"] == 100
@@ -308,7 +316,7 @@ def test_a_reader_that_stops_early_is_no_error(model, tmp_path):
         assert process.stdout.readline().startswith("sport")
         process.stdout.close()
         errors = process.stderr.read()
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=PATIENT) == 0
     assert errors == ""
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,6 +27,8 @@ ARGUMENTS = (
 ONE, TWO = "the bank of the team", "profit of the bank market"
 HOSTILE = 'bank <img src=x onerror="window.hit=1"> </script><script>window.hit=1</script> & "quoted"'
 BOTH = pytest.mark.parametrize("kind", ["file", "live"])
+SLOWEST = 120_000  # milliseconds a page may take to do what is expected of it, on a machine of any speed
+expect.set_options(timeout=SLOWEST)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
 
 
@@ -64,7 +67,7 @@ def visiting(browser, url: str, errors: tuple[str, ...] = (), **settings):
     tab.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("request", lambda request: asked.append(request.url))
-    tab.set_default_timeout(15000)
+    tab.set_default_timeout(SLOWEST)
     try:
         tab.goto(url)
         yield tab
@@ -403,20 +406,30 @@ def test_a_service_that_went_away_is_said(browser, folder, inspector):
 def test_late_answers_are_dropped(visit):
     """The first question is answered after the second: the second's answer stays."""
     with visit("live", ONE, errors=("ERR_ABORTED", "ERR_FAILED")) as tab:
-        held = []
+        held, over = [], []
         tab.route(
             "**/inspect", lambda route: held.append(route) if "coach" in route.request.post_data else route.continue_()
         )
+        for event in ("requestfinished", "requestfailed"):
+            tab.on(event, lambda request: over.append(request) if "coach" in (request.post_data or "") else None)
         tab.locator("#one").fill("the coach")
-        tab.wait_for_timeout(400)
-        assert len(held) == 1
+        until(tab, lambda: len(held) == 1)
         tab.locator("#one").fill("lunar probe orbit")
         expect(tab.locator(".token")).to_have_count(3)
         with contextlib.suppress(Exception):
             held[0].continue_()
-        tab.wait_for_timeout(300)
+        until(tab, lambda: len(over) == 1)
+        tab.evaluate("() => new Promise(requestAnimationFrame)")  # whatever it does with the answer is done
         expect(tab.locator(".token")).to_have_count(3)
         expect(tab.locator("#error")).to_be_hidden()
+
+
+def until(tab: Page, happened: Callable[[], bool]) -> None:
+    for _ in range(SLOWEST // 20):
+        if happened():
+            return
+        tab.wait_for_timeout(20)
+    raise AssertionError("it never happened")
 
 
 def test_the_examples_and_the_address(visit, browser, address):

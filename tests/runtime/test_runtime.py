@@ -18,6 +18,7 @@ from ade.errors import InputError
 from ade.runtime.runtime import Runtime
 from ade.settings import STRONG, Architecture
 from ade.training.loop import train
+from tests.conftest import PATIENT
 
 TEXTS = ["the team and the coach", "bank share price", "", "rocket", "of the comet in orbit " * 40]
 
@@ -158,7 +159,7 @@ def test_it_survives_a_fork_and_a_copy(folder):
     )
     for parallel in ("true", "false"):
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": parallel}
-        done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False, env=environment)
+        done = subprocess.run([sys.executable, "-c", program], timeout=PATIENT, check=False, env=environment)
         assert done.returncode == 0
 
 

@@ -143,3 +143,75 @@ def test_a_token_of_weight_zero_keeps_a_pair():
     adapter.asked.fill_(1.0)
     adapter.move([])
     assert layer.counts.min() >= 1
+
+
+def faint(counts: list[int], packing: Packing | None = None, anchors: int = 6) -> AnchorEmbedding:
+    """A layer whose tokens have one pair that matters each; the others may all be taken away."""
+    book = ragged_codebook(counts, anchors=anchors)
+    layer = AnchorEmbedding(len(counts), anchors, book.dim, len(book.indices), book.max_pairs, packing)
+    layer.load_codebook(book)
+    with torch.no_grad():
+        layer.weights.fill_(1e-4)
+        layer.weights[layer.offsets] = 1.0
+    return layer
+
+
+def test_a_token_that_is_full_is_given_no_pair():
+    layer = faint([1, 4, 2])
+    adapter = Adapter(layer)
+    layer.max_pairs = 4
+    with torch.no_grad():
+        layer.weights[1:5] = 1.0  # all four of the second token matter
+    adapter.asked[1] = 100.0
+    adapter.asked[0] = 1.0
+    assert adapter.move([]) == 1
+    assert layer.counts.tolist() == [2, 4, 1]
+
+
+def test_a_token_whose_row_is_kept_whole_is_given_no_pair_and_its_anchor_goes_to_nobody():
+    layer = faint([1, 1, 3], Packing(shared=5, fine=1))
+    with torch.no_grad():
+        layer.indices.copy_(torch.tensor([0, 5, 1, 2, 3]))  # the second token has the row of its own
+    adapter = Adapter(layer)
+    adapter.asked[1] = 100.0
+    adapter.asked[0, 5] = 50.0
+    adapter.asked[0, 4] = 1.0
+    assert adapter.move([]) == 1
+    assert set(pairs(layer)) >= {(0, 0), (0, 4), (1, 5), (2, 1)}
+    assert layer.counts.tolist() == [2, 1, 2]
+
+
+def test_no_more_than_a_twentieth_of_the_pairs_moves_at_a_time():
+    layer = faint([5] * 40, anchors=12)
+    adapter = Adapter(layer)
+    adapter.asked.fill_(1.0)
+    assert adapter.move([]) == 10  # of 200 pairs, 160 of which do not matter
+    assert int(layer.counts.sum()) == 200
+
+
+def test_the_tokens_that_ask_most_are_served_first_however_little_they_ask():
+    layer = faint([5] * 40, anchors=12)
+    adapter = Adapter(layer)
+    adapter.asked.copy_(torch.linspace(1e-4, 1e-3, 40).roll(13).unsqueeze(1).expand(40, 12))
+    most = set(adapter.asked[:, 0].argsort(descending=True)[:10].tolist())
+    before = set(pairs(layer))
+    assert adapter.move([]) == 10
+    assert {token for token, _ in set(pairs(layer)) - before} == most
+
+
+def test_of_few_pairs_one_moves_at_a_time():
+    layer = faint([3, 3, 1, 1])
+    adapter = Adapter(layer)
+    adapter.asked[2:] = 1.0
+    assert adapter.move([]) == 1  # a twentieth of eight is less than one
+
+
+@pytest.mark.parametrize(("bits", "largest"), [(4, 0.5 / 7), (3, 0.5 / 3), (0, 0.02)])
+def test_a_pair_moves_only_where_its_weight_rounds_to_nothing(bits, largest):
+    for share, moves in ((0.95 * largest, 1), (1.05 * largest, 0)):
+        layer = faint([2, 1], Packing(weight_bits=bits) if bits else None)
+        with torch.no_grad():
+            layer.weights.copy_(torch.tensor([-2.0, 2 * share, 1.0]))
+        adapter = Adapter(layer)
+        adapter.asked[1] = 1.0
+        assert adapter.move([]) == moves
