@@ -26,7 +26,15 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
-from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, PackedLinear, linear
+from ade.embedding import (
+    DENSE_ANCHORS,
+    AnchorEmbedding,
+    Dictionary,
+    PackedEmbedding,
+    PackedLinear,
+    linear,
+    real_tokens,
+)
 from ade.packing.format import Packing, check, pack, pack_layer
 from ade.settings import Architecture
 
@@ -73,19 +81,6 @@ class SegmentAwareTransformer(nn.Module):
         batch, length, dim = x.shape
         split = self.projection(x).view(batch, length, 3, self.heads, dim // self.heads)
         return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
-
-
-def real_tokens(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Token ids (B, L) and which are real, all without a mask; a text without any token is one of id 0."""
-    if ids.shape[1] == 0:
-        ids = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
-        return ids, torch.ones_like(ids, dtype=torch.bool)
-    if mask is None:
-        return ids, torch.ones_like(ids, dtype=torch.bool)
-    mask = mask.bool()
-    first = torch.arange(ids.shape[1], device=ids.device) == 0  # (L,)
-    empty = first & ~mask.any(1, keepdim=True)  # (B, L): the first place of a text without any token
-    return ids.masked_fill(empty, 0), mask | empty
 
 
 class AdePreTrainedModel(PreTrainedModel):
