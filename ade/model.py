@@ -26,15 +26,7 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
-from ade.embedding import (
-    DENSE_ANCHORS,
-    AnchorEmbedding,
-    Dictionary,
-    PackedEmbedding,
-    PackedLinear,
-    linear,
-    real_tokens,
-)
+from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary, PackedEmbedding, PackedLinear, linear, real_tokens
 from ade.packing.format import Packing, check, pack, pack_layer
 from ade.settings import Architecture
 
