@@ -21,6 +21,19 @@ from ade.packing.format import Packing, Shape
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
 
 
+def real_tokens(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Token ids (B, L) and which are real, all without a mask; a text without any token is one of id 0."""
+    if ids.shape[1] == 0:
+        ids = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
+        return ids, torch.ones_like(ids, dtype=torch.bool)
+    if mask is None:
+        return ids, torch.ones_like(ids, dtype=torch.bool)
+    mask = mask.bool()
+    first = torch.arange(ids.shape[1], device=ids.device) == 0  # (L,)
+    empty = first & ~mask.any(1, keepdim=True)  # (B, L): the first place of a text without any token
+    return ids.masked_fill(empty, 0), mask | empty
+
+
 class Expanded(NamedTuple):
     """A batch as anchors instead of tokens: T is the most anchors any text of it has."""
 

@@ -34,6 +34,7 @@ from ade.embedding import (
     PackedEmbedding,
     PackedLinear,
     linear,
+    real_tokens,
 )
 from ade.lexicon import LexiconShape
 from ade.packing.format import Packing, check, pack, pack_layer
@@ -82,19 +83,6 @@ class SegmentAwareTransformer(nn.Module):
         batch, length, dim = x.shape
         split = self.projection(x).view(batch, length, 3, self.heads, dim // self.heads)
         return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
-
-
-def real_tokens(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Token ids (B, L) and which are real, all without a mask; a text without any token is one of id 0."""
-    if ids.shape[1] == 0:
-        ids = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
-        return ids, torch.ones_like(ids, dtype=torch.bool)
-    if mask is None:
-        return ids, torch.ones_like(ids, dtype=torch.bool)
-    mask = mask.bool()
-    first = torch.arange(ids.shape[1], device=ids.device) == 0  # (L,)
-    empty = first & ~mask.any(1, keepdim=True)  # (B, L): the first place of a text without any token
-    return ids.masked_fill(empty, 0), mask | empty
 
 
 class AdePreTrainedModel(PreTrainedModel):

@@ -109,7 +109,7 @@ def graph_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray], problem
 
 
 def _real_tokens(g: Graph) -> tuple[str, str]:
-    """Token ids and which are real (B, L); a text without any token is one of id 0: `model.real_tokens`."""
+    """Token ids and which are real (B, L); a text without any token is one of id 0: `embedding.real_tokens`."""
     missing = g.Sub(1, g.Min(g.Gather(g.Shape("input_ids"), 1), 1))  # one, where no text has a token
     pads = g.Concat([0, 0, 0], g.Unsqueeze(missing, [0]), axis=0)
     ids, number = (g.Pad(name, pads) for name in ("input_ids", "attention_mask"))
