@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from ade.data.batches import Encoded
 from ade.data.problems import SINGLE
 from ade.data.rows import opened
-from ade.data.tables import TAGGED, split_files, suffix_of
+from ade.data.tables import TAGGED, reading, split_files, suffix_of
 from ade.data.tokenize import encode_chunks
 from ade.errors import InputError
 from ade.progress import Report, silent
@@ -90,11 +90,8 @@ def load_tagged(source: str | Path, split: str = "train") -> TaggedDataset:
 
 
 def _read(path: Path) -> Iterator[list[tuple[str, str]]]:
-    try:
-        with opened(path) as file:
-            lines = [line.strip() for line in file.read().split("\n")]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from None
+    with reading(path, "words with tags"), opened(path) as file:
+        lines = [line.strip() for line in file.read().split("\n")]
     usual = Counter(_form(line) for line in lines if line and not line.startswith("#")).most_common(1)
     sentence: list[tuple[str, str]] = []
     for number, line in enumerate(lines, 1):

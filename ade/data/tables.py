@@ -58,7 +58,7 @@ def split_files(folder: Path, split: str, suffixes: Iterable[str]) -> list[Path]
 def read_table(path: Path, columns: Columns, layout: Layout | None) -> pa.Table:
     """The columns of texts and labels of a file; of CSV every field as a string, since 01 is a name, not a number."""
     kind = KINDS[suffix_of(path)]
-    with _reading(path, kind):
+    with reading(path, kind):
         cached = _cache_file(path, columns)
         if cached.is_file():
             with suppress(pa.ArrowInvalid):  # a damaged one is written anew
@@ -75,7 +75,7 @@ def read_table(path: Path, columns: Columns, layout: Layout | None) -> pa.Table:
 
 def read_layout(path: Path, columns: Columns, headerless: bool) -> Layout:
     """How a CSV file is laid out."""
-    with _reading(path, "csv"):
+    with reading(path, "csv"):
         return layout_of(path, suffix_of(path), columns.text, columns.label, headerless)
 
 
@@ -91,7 +91,7 @@ def _read_delimited(path: Path, columns: Columns, layout: Layout, cached: Path) 
 
 
 @contextmanager
-def _reading(path: Path, kind: str) -> Iterator[None]:
+def reading(path: Path, kind: str) -> Iterator[None]:
     """Whatever is wrong with a file is one clear error."""
     try:
         yield

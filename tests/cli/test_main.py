@@ -123,8 +123,9 @@ def test_train_evaluates_a_test_split_and_resumes_to_the_same(ade, book, topic_f
 
 
 @pytest.mark.parametrize("preset", ["strong", "paper"])
-def test_epochs_are_as_many_as_are_asked_for(preset, ade, book, topic_folder, tmp_path):
+def test_epochs_are_as_many_as_are_asked_for(preset, ade, book, topic_folder, tmp_path, monkeypatch):
     """400 rows less those held back, 64 a step: 8 epochs lie between 7 and 9, with or without a teacher."""
+    monkeypatch.setattr("ade.training.loop.PATIENCE", 1000)  # none of them stops early
     words = ["train", "--codebook", book, "--data", topic_folder, "--preset", preset, "--batch-size", 64, "--json"]
     words += ["--device", "cpu"]
     steps = {}

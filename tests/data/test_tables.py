@@ -68,6 +68,9 @@ def test_splits_of_a_folder_may_be_gzipped(tmp_path):
     assert [has_split(tmp_path, split) for split in ("train", "dev", "test")] == [True, True, False]
     (tmp_path / "tags.conll.gz").write_bytes(gzip.compress(b"a B-X\nb O\n"))
     assert load_tagged(tmp_path / "tags.conll.gz").sentences == [("a", "b")]
+    (tmp_path / "tags.conll.gz").write_bytes(gzip.compress(b"a B-X\nb O\n" * 50)[:-9])
+    with pytest.raises(InputError, match="not readable as words with tags"):
+        load_tagged(tmp_path / "tags.conll.gz")
 
 
 @pytest.mark.parametrize("mapped", [False, True])
