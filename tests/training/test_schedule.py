@@ -52,6 +52,9 @@ def test_classes_count_by_how_rare_they_are_and_one_without_rows_does_no_harm():
     marks = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=bool)
     several = class_weights(Dataset(["x"] * 4, marks, ("a", "b", "c")), BALANCED)
     assert several == pytest.approx([1 / 3, 3.0, 4.0])
+    extreme = np.zeros((5000, 2), dtype=bool)
+    extreme[0, 0], extreme[:, 1] = True, True
+    assert class_weights(Dataset(["x"] * 5000, extreme, ("a", "b")), BALANCED) == [1e3, 1e-3]
     assert class_weights(data, STRONG) is None
     with pytest.raises(InputError, match="numbers have none"):
         class_weights(Dataset(["x"] * 2, np.array([0.5, 1.0]), ("value",)), BALANCED)
