@@ -308,3 +308,15 @@ def test_the_gradient_solver_composes_rows_of_norm_one_on_a_table_larger_than_a_
     teacher = planted(tokens=5000, anchors=8, pairs=2)
     book = distill(teacher, DistillationSettings(anchors=8, pairs=2, solver="gradient", rounds=2))
     torch.testing.assert_close(book.rows().norm(dim=1), torch.ones(5000), rtol=1e-3, atol=1e-3)
+
+
+def test_anchors_that_fit_exactly_stay_where_they_are():
+    """Also where they share most of their rows: the ridge pulls towards where they were, not elsewhere."""
+    anchors = F.normalize(torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    indices = torch.stack([torch.arange(60) % 3 * 2, torch.arange(60) % 3 * 2 + 1], 1)
+    weights = 1 + 0.1 * torch.randn(60, 2, generator=torch.Generator().manual_seed(1))
+    table = torch.einsum("nk,nkd->nd", weights, anchors[indices])
+    weights = weights / table.norm(dim=1, keepdim=True)
+    rows = pursuit.Rows(table, torch.ones(60), torch.device("cpu"))
+    made = pursuit.update_anchors(rows, anchors, indices, weights, torch.ones(60))
+    torch.testing.assert_close(made, anchors, rtol=1e-3, atol=1e-3)

@@ -131,3 +131,12 @@ def test_figures_of_numbers_are_those_of_scikit_learn_and_scipy(rows):
     else:
         assert found.pearson == pytest.approx(stats.pearsonr(truth, predicted).statistic)
         assert found.spearman == pytest.approx(stats.spearmanr(truth, predicted).statistic)
+
+
+def test_one_mark_given_and_right_is_all_of_precision_and_recall():
+    marks = np.array([[True, False], [False, False]])
+    found = compare_several(marks, marks)
+    assert (found.micro_f1, found.macro_f1, found.precision, found.recall, found.exact) == (1, 1, 1, 1, 1)
+    empty = np.zeros_like(marks)
+    found = compare_several(empty, empty)
+    assert (found.micro_f1, found.macro_f1, found.precision, found.recall, found.exact) == (0, 0, 0, 0, 1)

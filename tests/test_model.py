@@ -270,3 +270,13 @@ def test_dropout_before_the_classifier_zeroes_half_of_its_input_only_while_train
     assert (seen[0] != 0).all()
     assert 0.4 < float(gone.float().mean()) < 0.6
     torch.testing.assert_close(seen[1][~gone], 2 * seen[0][~gone])
+
+
+def test_a_token_of_the_expanded_sequence_is_the_mean_of_its_anchors():
+    """Tokens 3 and 0 have four anchors and one; a token that is hidden has none, and a vector of zeros."""
+    model = small_model("anchors").ade
+    ids, mask = torch.tensor([[3, 0, 5]]), torch.tensor([[True, True, False]])
+    states, there = model.states(ids, mask)
+    assert there.tolist() == [[True] * 5]
+    expected = torch.stack([states[0, :4].mean(0), states[0, 4], torch.zeros(8)])
+    torch.testing.assert_close(model.token_states(ids, mask)[0], expected)

@@ -222,3 +222,9 @@ def test_context_changes_what_a_word_is_made_of():
     first, second = (gate[0, 0, own] for gate in gates)
     assert (first - second).abs().max() > 1e-2
     assert ((first > 0) & (first < 2)).all()
+
+
+def test_a_coefficient_exactly_at_the_threshold_is_kept():
+    """I_i = {j : T_ij >= tau}."""
+    book = Codebook.from_transform(torch.eye(3), torch.tensor([[0.9, 0.5, -0.5]]), 0.5, ragged_codebook([1]).tokenizer)
+    assert book.indices.tolist() == [0, 1, 2]

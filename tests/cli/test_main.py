@@ -255,10 +255,11 @@ def test_predict_reads_standard_input(model):
 
 # `ade`, held at its second checkpoint: it says so, and goes no further until it is stopped.
 HELD = """
-import sys, time
+import signal, sys, time
 from ade.cli import main as cli
 from ade.training.checkpoints import RunFolder
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal: a shell's background jobs ignore it
 save, saved = RunFolder.save, []
 
 def hold(self, *given):
@@ -277,9 +278,12 @@ cli.main()
 def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
     words = ("train", "--codebook", book, "--data", topic_folder, "--out", tmp_path / "m", *SPEED)
     with _python("-c", HELD, *words) as process:
-        assert process.stdout.readline() == "held\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENT)
+        try:
+            assert process.stdout.readline() == "held\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENT)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "stopped" in errors
     assert "Traceback" not in errors

@@ -40,7 +40,16 @@ def large() -> Teacher:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("2MB", 2_000_000), ("1.5 MiB", 1_572_864), ("800kB", 800_000), ("12345", 12_345), ("64KiB", 65_536)],
+    [
+        ("2MB", 2_000_000),
+        ("1.5 MiB", 1_572_864),
+        ("800kB", 800_000),
+        ("12345", 12_345),
+        ("64KiB", 65_536),
+        ("2gb", 2 * 10**9),
+        ("1GiB", 2**30),
+        ("9 B", 9),
+    ],
 )
 def test_sizes_as_people_write_them(text, size):
     assert parse_size(text) == size

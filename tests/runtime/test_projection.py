@@ -147,3 +147,12 @@ def test_long_texts_are_attended_to_in_parts(monkeypatch):
     whole = folded(model).logits(ids, offsets)
     monkeypatch.setattr(projection, "SCORES", 100)
     assert np.allclose(folded(model).logits(ids, offsets), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
+def test_it_equals_the_model_where_rows_are_so_small_that_the_norms_epsilon_counts(attend):
+    model = shaken(ragged_codebook([1, 2, 3, 4] * 4, dim=16), 3, attend=attend)
+    with torch.no_grad():
+        model.ade.embedding.anchors *= 3e-3
+    ids, offsets = texts_of([3, 1, 9], 16)
+    assert off(folded(model).logits(ids, offsets), reference(model, ids, offsets)) < 1e-4

@@ -79,6 +79,8 @@ def running(predictor, chosen=SMALL, inspector=None):
             assert ready.wait(PATIENT)
             yield address_of(listening_socket)
         finally:
+            if isinstance(predictor, Watched):
+                predictor.go.set()  # where a test has failed, nobody is left waiting
             server.should_exit = True
             thread.join(PATIENT)
             assert not thread.is_alive()
@@ -174,7 +176,7 @@ def test_many_at_once_are_answered_together_and_rightly(folder):
             return await asyncio.gather(*(client.post("/predict", json={"texts": group}) for group in groups))
 
     predictor = Watched.load(folder)
-    with running(predictor, ServiceSettings(batch=32)) as address, ThreadPoolExecutor(1) as aside:
+    with ThreadPoolExecutor(1) as aside, running(predictor, ServiceSettings(batch=32)) as address:
         predictor.go.clear()
         asked = aside.submit(asyncio.run, ask(address))
         assert predictor.busy.wait(PATIENT)
@@ -377,7 +379,7 @@ HEAD = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n
 def test_clients_that_leave_cost_nothing(folder, monkeypatch):
     monkeypatch.setattr(batcher, "PATIENCE", -1.0)  # everybody is asked whether they are still there
     predictor = Watched.load(folder)
-    with running(predictor) as address, ThreadPoolExecutor(2) as aside:
+    with ThreadPoolExecutor(2) as aside, running(predictor) as address:
         predictor.go.clear()
         first = aside.submit(posted, address, "first")
         assert predictor.busy.wait(PATIENT)
@@ -403,7 +405,7 @@ def test_clients_that_leave_cost_nothing(folder, monkeypatch):
 def test_too_many_are_turned_away_and_may_come_again(folder):
     predictor = Watched.load(folder)
     chosen = ServiceSettings(max_texts=4, batch=4, queue=8)
-    with running(predictor, chosen) as address, ThreadPoolExecutor(9) as aside:
+    with ThreadPoolExecutor(9) as aside, running(predictor, chosen) as address:
         predictor.go.clear()
         first = aside.submit(posted, address, ["a"] * 4)
         assert predictor.busy.wait(PATIENT)
