@@ -24,7 +24,7 @@ from ade.settings import DistillationSettings
 FEWEST_TEXTS = 2  # an entry stands in at least so many training texts
 MOST_WEIGHTS = 1 << 25  # entries times labels: what the optimiser holds ten copies of
 STRENGTHS = (2.0, 10.0, 40.0)  # inverse of the L2 penalty, as scikit-learn's C
-WEIGHTS = (0.25, 0.5, 1.0, 2.0)  # of the lexicon beside the model
+WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the lexicon beside the model
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the entries that may be kept
 TOLERANCE = 0.005  # relative loss that fewer entries may cost
 ITERATIONS = 60
