@@ -293,7 +293,7 @@ def test_throughput_is_measured_warm_and_cold():
 def test_cold_means_that_no_row_is_kept():
     codebook = speed.random_codebook(200, 20, 4, 64)
     model = AdeForSequenceClassification.from_codebook(codebook, "ab", Architecture(attend="tokens"))
-    folded = speed.fold(model)
+    folded = speed.projection_of(model)
     ids, offsets = np.arange(100), np.array([0, 100])
     first = folded.logits(ids, offsets)
     folded.logits(ids, offsets)

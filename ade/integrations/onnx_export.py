@@ -27,8 +27,7 @@ from ade.integrations.onnx_graph import graph_of
 from ade.model import AdeForSequenceClassification
 from ade.packing import format as packing
 from ade.packing.format import Packing
-from ade.packing.pairs import PackedPairs
-from ade.runtime.projection import INSIDE
+from ade.packing.pairs import EMBEDDING_PREFIX, stored_pairs
 
 FP32, INT8 = "model.onnx", "model.int8.onnx"
 EXACT = 1e-4  # how far a score may be off, of the largest score or 1: rounding in another order
@@ -119,14 +118,13 @@ def _widened(model: AdeForSequenceClassification) -> tuple[dict[str, Any], dict[
     config, state = model.config.to_dict(), model.arrays()
     if not config.get("packed"):
         return config, state
-    part = {name.removeprefix(INSIDE): array for name, array in state.items() if name.startswith(INSIDE)}
-    wide = {name: array for name, array in state.items() if not name.startswith(INSIDE)}
-    pairs = PackedPairs(config["packed"], part)
+    wide = {name: array for name, array in state.items() if not name.startswith(EMBEDDING_PREFIX)}
+    pairs = stored_pairs(config, state)
     blocks = [pairs.of(np.arange(at, min(at + BLOCK, pairs.vocabulary))) for at in range(0, pairs.vocabulary, BLOCK)]
-    wide[f"{INSIDE}anchors"] = pairs.anchors()
-    wide[f"{INSIDE}indices"] = np.concatenate([index[there] for index, _, there in blocks])
-    wide[f"{INSIDE}weights"] = np.concatenate([weight[there] for _, weight, there in blocks])
-    wide[f"{INSIDE}counts"] = pairs.counts(np.arange(pairs.vocabulary))
+    wide[f"{EMBEDDING_PREFIX}anchors"] = pairs.anchors()
+    wide[f"{EMBEDDING_PREFIX}indices"] = np.concatenate([index[there] for index, _, there in blocks])
+    wide[f"{EMBEDDING_PREFIX}weights"] = np.concatenate([weight[there] for _, weight, there in blocks])
+    wide[f"{EMBEDDING_PREFIX}counts"] = pairs.counts(np.arange(pairs.vocabulary))
     for name in [name.removesuffix(".scales") for name in wide if name.endswith(".scales")]:
         weight, scales = wide[f"{name}.weight"], wide.pop(f"{name}.scales")
         wide[f"{name}.weight"] = packing.layer_weight(weight, scales, int(config["hidden_size"]))

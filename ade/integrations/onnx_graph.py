@@ -20,7 +20,8 @@ from ade.data.problems import MULTI, REGRESSION, scale_of
 from ade.errors import InputError
 from ade.packing import format as packing
 from ade.packing.format import Shape
-from ade.runtime.projection import EPSILON, INSIDE
+from ade.packing.pairs import EMBEDDING_PREFIX
+from ade.runtime.tables import EPSILON
 
 OPSET = 17  # the first with LayerNormalization
 IR = 8  # the file format of that time: old runtimes read it
@@ -247,7 +248,7 @@ class _Plain:
 
     def __init__(self, g: Graph, state: Mapping[str, np.ndarray]) -> None:
         self.g = g
-        part = {name: state[INSIDE + name] for name in ("anchors", "indices", "weights", "counts")}
+        part = {name: state[EMBEDDING_PREFIX + name] for name in ("anchors", "indices", "weights", "counts")}
         self.table, self.weights = part["anchors"].astype(np.float32), part["weights"].astype(np.float32)
         self.indices, self.counts = (smallest(part[name]) for name in ("indices", "counts"))
 
@@ -271,7 +272,7 @@ class _Packed:
 
     def __init__(self, g: Graph, config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
         self.g, self.shape = g, Shape(**config["packed"])
-        self.arrays = {name: state[INSIDE + name] for name in self.shape.arrays()}
+        self.arrays = {name: state[EMBEDDING_PREFIX + name] for name in self.shape.arrays()}
         packing.check(self.shape, self.arrays)
 
     def anchors(self) -> str:

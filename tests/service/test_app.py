@@ -367,8 +367,7 @@ def test_a_failure_stays_with_its_own_request_and_tells_nothing(folder, caplog):
 
 def test_figures_that_are_not_numbers_are_no_answer(folder):
     predictor = Runtime.load(folder)
-    predictor.projection.place_table(4)[:] = np.nan
-    predictor.projection._place[:] = np.nan
+    predictor.projection._positions[:] = np.nan
     with running(predictor) as address:
         assert posted(address, "rocket").status_code == 500
 
