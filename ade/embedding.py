@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from ade.codebook import Codebook
 from ade.lexicon import Lexicon, LexiconShape, unpack
 from ade.packing import format as packing
+from ade.packing.bits import layer_weight
 from ade.packing.format import Packing, Shape
 
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
@@ -247,7 +248,7 @@ class LexiconLayer(nn.Module):
 
 
 def rounded(rows: Tensor, bits: int) -> Tensor:
-    """Rows as `packing.quantised` will give them back; gradients pass as if nothing had happened."""
+    """Rows as `bits.quantised` will give them back; gradients pass as if nothing had happened."""
     with torch.no_grad():
         if bits == 16:
             near = rows.half().float()
@@ -284,7 +285,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """As a linear layer."""
-        return F.linear(x, packing.layer_weight(self.weight, self.scales, self.inputs).to(x.dtype), self.bias)
+        return F.linear(x, layer_weight(self.weight, self.scales, self.inputs).to(x.dtype), self.bias)
 
 
 def linear(inputs: int, outputs: int, bits: int, packed: bool) -> nn.Module:

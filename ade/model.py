@@ -37,7 +37,8 @@ from ade.embedding import (
     real_tokens,
 )
 from ade.lexicon import LexiconShape
-from ade.packing.format import Packing, check, pack, pack_layer
+from ade.packing.bits import pack_layer
+from ade.packing.format import Packing, check, pack
 from ade.settings import Architecture
 
 

@@ -12,8 +12,8 @@ PACKAGE = ROOT / "ade"
 
 # A module imports, when it is loaded, only from its own line or from lines above it.
 LAYERS = [
-    {"settings", "errors", "progress", "devices", "files"},
-    {"data", "packing.format", "packing.pairs", "lexicon"},
+    {"settings", "errors", "progress", "devices", "files", "arrays"},
+    {"data", "packing.bits", "packing.format", "packing.pairs", "lexicon"},
     {"teachers", "codebook", "pursuit", "distillation", "embedding", "packing"},
     {"configuration", "model", "model_card", "predictor", "classifier", "evaluation"},
     {"training", "runtime"},

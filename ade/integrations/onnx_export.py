@@ -25,7 +25,7 @@ from ade.errors import InputError
 from ade.files import new_folder
 from ade.integrations.onnx_graph import graph_of
 from ade.model import AdeForSequenceClassification
-from ade.packing import format as packing
+from ade.packing.bits import layer_weight
 from ade.packing.format import Packing
 from ade.packing.pairs import EMBEDDING_PREFIX, stored_pairs
 
@@ -127,7 +127,7 @@ def _widened(model: AdeForSequenceClassification) -> tuple[dict[str, Any], dict[
     wide[f"{EMBEDDING_PREFIX}counts"] = pairs.counts(np.arange(pairs.vocabulary))
     for name in [name.removesuffix(".scales") for name in wide if name.endswith(".scales")]:
         weight, scales = wide[f"{name}.weight"], wide.pop(f"{name}.scales")
-        wide[f"{name}.weight"] = packing.layer_weight(weight, scales, int(config["hidden_size"]))
+        wide[f"{name}.weight"] = layer_weight(weight, scales, int(config["hidden_size"]))
     return {**config, "packed": None}, wide
 
 

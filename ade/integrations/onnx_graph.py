@@ -305,7 +305,7 @@ class _Packed:
             index = g.Where(whole, g.Unsqueeze(g.Gather(self._own(codes), ids), [1]), index)
             share = g.Where(whole, 1.0, share)
         low, high = (float(end) for end in self.arrays["scale_range"])
-        grid = (low * (high / low) ** (np.arange(packing.GRID + 1) / packing.GRID)).astype(np.float32)
+        grid = (low * (high / low) ** (np.arange(packing.SCALE_STEPS + 1) / packing.SCALE_STEPS)).astype(np.float32)
         scale = g.Gather(grid, g.cast(g.Gather(self.arrays["scales"], ids), "INT64"))  # (n,)
         return index, g.Where(there, g.Mul(share, g.Unsqueeze(scale, [1])), 0.0), there
 
@@ -327,7 +327,7 @@ def _columns(g: Graph, count: str) -> tuple[str, str]:
 
 
 def bits(g: Graph, stream: np.ndarray, width: int, places: str) -> str:
-    """Numbers at these places of a stream of bits: `packing.read_bits`, as nodes."""
+    """Numbers at these places of a stream of bits: `bits.read_bits`, as nodes."""
     bit = g.Mul(places, width)
     byte, shift = g.Div(bit, 8), g.Gather(2 ** np.arange(8), g.Mod(bit, 8))
     word = g.cast(g.Gather(stream, byte), "INT64")
@@ -337,7 +337,7 @@ def bits(g: Graph, stream: np.ndarray, width: int, places: str) -> str:
 
 
 def from_nibbles(g: Graph, packed: np.ndarray, dim: int) -> str:
-    """What `packing.in_nibbles` packed (m, d / 2), as float32 (m, d)."""
+    """What `bits.in_nibbles` packed (m, d / 2), as float32 (m, d)."""
     byte = g.Unsqueeze(g.cast(packed, "INT32"), [2])
     sixteen = np.array(16, np.int32)
     both = g.Reshape(g.Concat(g.Mod(byte, sixteen), g.Div(byte, sixteen), axis=2), [0, -1])

@@ -23,7 +23,7 @@ import numpy as np
 
 from ade.data.problems import scale_of
 from ade.errors import InputError
-from ade.packing import format as packing
+from ade.packing.bits import layer_weight
 from ade.packing.pairs import Pairs, stored_pairs
 
 EPSILON = 1e-5  # LayerNorm's
@@ -231,7 +231,7 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
 def _weight(state: Mapping[str, np.ndarray], layer: str, inputs: int) -> np.ndarray:
     """The weights of a layer in float64, unpacked where they are packed."""
     weight, scales = state[f"{layer}.weight"], state.get(f"{layer}.scales")
-    return (weight if scales is None else packing.layer_weight(weight, scales, inputs)).astype(np.float64)
+    return (weight if scales is None else layer_weight(weight, scales, inputs)).astype(np.float64)
 
 
 def _attention_layers(state: Mapping[str, np.ndarray], dim: int, heads: int) -> _Attention:
