@@ -178,8 +178,8 @@ if triton is not None:
             return
         dtype = rows.dtype.element_ty
         query_column = head * head_columns + tl.arange(0, HEAD)
-        key_column, column = query_column + HEAD, tl.arange(0, VALUE)
-        value_column = head * head_columns + 2 * HEAD + column
+        column = tl.arange(0, VALUE)
+        key_column, value_column = query_column + HEAD, head * head_columns + 2 * HEAD + column
 
         place = first + tl.arange(0, QUERIES)
         real, index = place < count, text * length + place
@@ -191,8 +191,7 @@ if triton is not None:
         query = (query * 1.4426950408889634).to(dtype)  # log2(e): the device computes powers of two
 
         # The softmax block by block of keys: sums are rescaled whenever a larger score comes up.
-        highest = tl.full((QUERIES,), -1e30, tl.float32)
-        total = tl.zeros((QUERIES,), tl.float32)
+        highest, total = tl.full((QUERIES,), -1e30, tl.float32), tl.zeros((QUERIES,), tl.float32)
         output = tl.zeros((QUERIES, VALUE), tl.float32)
         for step in range(STEPS):
             key_place = step * KEYS + tl.arange(0, KEYS)

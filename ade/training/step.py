@@ -66,7 +66,7 @@ class Stepper:
                 group["lr"] = rate
         self.wrapped.train()
         length = int(self.texts.lengths[rows].max())
-        place = torch.from_numpy(np.vstack([self.texts.place(rows), rows]))  # (3, B)
+        place = torch.from_numpy(np.vstack([self.texts.spans(rows), rows]))  # (3, B)
         if not self.record:
             return self._learn(place.to(self.accelerator.device), length) * world
         length = -(-length // BUCKET) * BUCKET
@@ -89,9 +89,9 @@ class Stepper:
 
     def _learn(self, place: Tensor, length: int) -> Tensor:
         self.optimizer.zero_grad()
-        ids, mask = self.texts.cut(place[:2], length)
+        ids, mask = self.texts.gather(place[:2], length)
         if isinstance(self.labels, Encoded):
-            labels = self.labels.cut(place[:2], length, fill=UNLABELLED)[0]
+            labels = self.labels.gather(place[:2], length, fill=UNLABELLED)[0]
         else:
             labels = self.labels[place[2]]
         output = self.wrapped(ids, mask, labels)
