@@ -20,10 +20,11 @@ from ade.devices import resolve_device
 from ade.embedding import PackedEmbedding
 from ade.errors import InputError, first_line
 from ade.files import MARKER, kind_of, model_folder, new_folder, reading_model
-from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdePreTrainedModel
+from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.model_card import write_card
 from ade.packing.format import check_finite
 from ade.predictor import Predictor
+from ade.pretrained import AdePreTrainedModel
 from ade.progress import quiet
 
 if TYPE_CHECKING:

@@ -156,7 +156,7 @@ def params(
     as_json: Json = False,
 ) -> None:
     """The paper's parameter table, component by component, counted on a real model."""
-    from ade.model import count_parameters
+    from ade.cli.sizes import count_parameters
 
     counts = count_parameters(dim, labels, anchors)
     show(counts, as_json, lambda to: display.parameters(to, counts))
