@@ -76,3 +76,9 @@ def test_what_importing_leaves_out(imported, absent):
     code = f"import sys, {imported}; print([name for name in {absent!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_listed_and_can_be_completed():
+    import ade
+
+    assert {*ade.__all__, "AdeClassifier", "AdeEncoder", "AdeRegressor", "AdeModule"} <= set(dir(ade))
