@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,7 +24,7 @@ from ade.errors import InputError
 from ade.inspector.page import page as inspector_page
 from ade.predictor import Predictor
 from ade.service.batcher import Batcher, QueueFull
-from ade.service.middleware import METRICS_TYPE, Metrics, RequestMiddleware, error_response
+from ade.service.middleware import Metrics, RequestMiddleware, error_response
 from ade.service.responses import JsonPredictor, parse_texts
 from ade.service.schema import content_security_policy, openapi, reference_page
 from ade.settings import ServiceSettings
@@ -70,7 +71,7 @@ def create_app(
         Route("/inspect", inspect, methods=["POST"]),
         Route("/about", about),
         Route("/health", _endpoint(lambda: JSONResponse(health))),
-        Route("/metrics", _endpoint(lambda: Response(metrics.render(), media_type=METRICS_TYPE))),
+        Route("/metrics", _endpoint(lambda: Response(metrics.render(), media_type=CONTENT_TYPE_LATEST))),
         Route("/openapi.json", _endpoint(lambda: JSONResponse(description))),
         Route("/docs", _endpoint(lambda: _html(reference_page(description)))),
         Route("/", _endpoint(lambda: _html(inspector_page()))),
@@ -82,7 +83,7 @@ def create_app(
 
 
 def _endpoint(respond: Callable[[], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that does not look at its request; as a coroutine, so that Starlette uses no thread for it."""
+    """An endpoint whose response does not depend on the request; a coroutine, for which Starlette starts no thread."""
 
     async def endpoint(request: Request) -> Response:
         return respond()

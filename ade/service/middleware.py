@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_LATEST as METRICS_TYPE
 from prometheus_client.exposition import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -33,8 +32,6 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's status; counted in the metrics, never sen
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZE_BUCKETS = [2**i for i in range(11)]
 log = logging.getLogger("ade.service")
-
-__all__ = ["METRICS_TYPE", "LimitedBody", "Metrics", "RequestMiddleware", "error_response"]
 
 
 class Metrics:

@@ -1,4 +1,4 @@
-"""What the page is given: the model's own answers, weights, shares and attention, and a map of its anchors."""
+"""What the page is given: the model's own predictions, weights and attention, and a map of its anchors."""
 
 import json
 import math
@@ -66,10 +66,10 @@ def test_a_reading_is_what_the_model_does(attend, packed):
     made = inspector(attend, packed)
     reading = made.read(TEXT)
     assert json.loads(json.dumps(reading, allow_nan=False)) == reading
-    chances = made.classifier.predict_proba(TEXT)
+    probabilities = made.classifier.predict_proba(TEXT)
     assert list(reading["probabilities"]) == list(made.classifier.names)
-    assert list(reading["probabilities"].values()) == pytest.approx(chances.tolist(), abs=1e-9)
-    assert reading["label"] == made.classifier.predict(TEXT) == made.classifier.names[chances.argmax()]
+    assert list(reading["probabilities"].values()) == pytest.approx(probabilities.tolist(), abs=1e-9)
+    assert reading["label"] == made.classifier.predict(TEXT) == made.classifier.names[probabilities.argmax()]
     tokens = reading["tokens"]
     assert [TEXT[token["start"] : token["end"]] for token in tokens] == TEXT.split()
     assert sum(token["share"] for token in tokens) == pytest.approx(1, abs=1e-5)

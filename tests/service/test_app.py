@@ -1,4 +1,4 @@
-"""The service over a real socket: under load, with bad input, with clients that leave, and when it is told to stop."""
+"""The service over a real socket: under load, with bad input, with clients that leave, and during shutdown."""
 
 import asyncio
 import base64
@@ -298,7 +298,7 @@ def test_slow_senders_are_not_waited_for(folder, monkeypatch):
     """However often a byte comes: time runs from the first one."""
     monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.3)
     with running(Runtime.load(folder)) as address:
-        assert raw(address, b"", end=False) == b""  # who says nothing is told nothing
+        assert raw(address, b"", end=False) == b""  # an idle connection is closed without an answer
         head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 3999\r\n\r\n"
         for begun in (b"GET /health HTTP/1.1\r\nx: y", head + b'{"te'):
             said = trickled(address, begun)
