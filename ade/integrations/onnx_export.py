@@ -23,7 +23,7 @@ from ade.data.problems import MULTI, REGRESSION
 from ade.data.tokenize import around
 from ade.errors import InputError
 from ade.files import new_folder
-from ade.integrations.onnx_graph import graph_of
+from ade.integrations.onnx_graph import build_graph
 from ade.model import AdeForSequenceClassification
 from ade.packing import format as packing
 from ade.packing.format import Packing
@@ -71,8 +71,8 @@ def write_export(classifier: Classifier, folder: Path, seed: int = 0) -> tuple[E
     model = copy.deepcopy(classifier.model.packed()).to("cpu", torch.float32).eval()
     narrow = _narrowed(model)
     made = {
-        FP32: graph_of(*_widened(model), problem),
-        INT8: graph_of(narrow.config.to_dict(), narrow.arrays(), problem),
+        FP32: build_graph(*_widened(model), problem),
+        INT8: build_graph(narrow.config.to_dict(), narrow.arrays(), problem),
     }
     batches = list(_batches(model.config, seed))
     expected = _asked(model, batches)

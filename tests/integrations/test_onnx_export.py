@@ -25,7 +25,7 @@ from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
 from ade.integrations import onnx_export as exporting
 from ade.integrations.onnx_export import FP32, INT8, export
-from ade.integrations.onnx_graph import graph_of
+from ade.integrations.onnx_graph import build_graph
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.settings import STRONG, Architecture
@@ -48,7 +48,7 @@ def logits_of(session: onnxruntime.InferenceSession, ids: np.ndarray, mask: np.n
 
 
 def graph_session(model) -> onnxruntime.InferenceSession:
-    return session_of(graph_of(model.config.to_dict(), model.arrays(), SINGLE))
+    return session_of(build_graph(model.config.to_dict(), model.arrays(), SINGLE))
 
 
 def compare(model, ids: np.ndarray, mask: np.ndarray) -> float:
@@ -108,7 +108,7 @@ def test_packed_models_are_read_as_they_are_stored(attend, whole, layers, anchor
     mask = np.arange(12) < np.array([[5], [1], [12], [7]])
     ids = np.arange(20 + whole, dtype=np.int64).repeat(3)[-mask.size :].reshape(mask.shape)
     assert compare(model, ids, mask) < 1e-4
-    wide = session_of(graph_of(*exporting._widened(model), SINGLE))
+    wide = session_of(build_graph(*exporting._widened(model), SINGLE))
     assert off(logits_of(wide, ids, mask), logits_of(graph_session(model), ids, mask)) < 1e-4
 
 
@@ -131,7 +131,7 @@ def test_the_codebook_stays_a_codebook():
     book = ragged_codebook([4, 6, 8] * 700, anchors=300, dim=64)
     model = shaken(book, 3, attend="gated")
     wide, narrow = (
-        onnx.load_from_string(graph_of(each.config.to_dict(), each.arrays(), SINGLE))
+        onnx.load_from_string(build_graph(each.config.to_dict(), each.arrays(), SINGLE))
         for each in (model, exporting._narrowed(model))
     )
     for graph in (wide, narrow):
@@ -151,7 +151,7 @@ def test_the_codebook_stays_a_codebook():
 @pytest.mark.parametrize(("problem", "made"), [("multi_label_classification", "sigmoid"), (SINGLE, "softmax")])
 def test_probabilities_are_the_problem_s(problem, made):
     model = shaken(ragged_codebook([2, 3] * 5, dim=16), 3)
-    session = session_of(graph_of(model.config.to_dict(), model.arrays(), problem))
+    session = session_of(build_graph(model.config.to_dict(), model.arrays(), problem))
     logits, found = session.run(None, {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")})
     scores = torch.from_numpy(logits)
     assert np.allclose(found, scores.sigmoid() if made == "sigmoid" else scores.softmax(1), atol=1e-6)
@@ -159,13 +159,13 @@ def test_probabilities_are_the_problem_s(problem, made):
 
 def test_a_number_has_no_probability():
     model = shaken(ragged_codebook([2, 3] * 5, dim=16), 1)
-    session = session_of(graph_of(model.config.to_dict(), model.arrays(), "regression"))
+    session = session_of(build_graph(model.config.to_dict(), model.arrays(), "regression"))
     assert [output.name for output in session.get_outputs()] == ["logits"]
 
 
 def test_old_runtimes_read_it():
     model = shaken(ragged_codebook([2, 3] * 5, dim=16), 3)
-    graph = onnx.load_from_string(graph_of(model.config.to_dict(), model.arrays(), SINGLE))
+    graph = onnx.load_from_string(build_graph(model.config.to_dict(), model.arrays(), SINGLE))
     assert (graph.ir_version, graph.opset_import[0].version) == (8, 17)
     shapes = {each.name: [d.dim_param for d in each.type.tensor_type.shape.dim] for each in graph.graph.input}
     assert shapes == {"input_ids": ["batch", "length"], "attention_mask": ["batch", "length"]}
@@ -213,7 +213,7 @@ def test_a_packed_model_loses_nothing_more(tmp_path):
 def test_a_corrupted_graph_is_refused_and_nothing_is_left(file, classifier, tmp_path, monkeypatch):
     export(classifier, tmp_path / "earlier")
     kept = (tmp_path / "earlier" / FP32).read_bytes()
-    original = exporting.graph_of
+    original = exporting.build_graph
 
     def corrupted(config, state, problem):
         """One number of the classifier's weights is changed after the graph has been built."""
@@ -228,7 +228,7 @@ def test_a_corrupted_graph_is_refused_and_nothing_is_left(file, classifier, tmp_
                 tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
         return model.SerializeToString()
 
-    monkeypatch.setattr(exporting, "graph_of", corrupted)
+    monkeypatch.setattr(exporting, "build_graph", corrupted)
     with pytest.raises(InputError, match=rf"{file}: .* off PyTorch, at most .* nothing was written") as caught:
         export(classifier, tmp_path / "new")
     assert "\n" not in str(caught.value)
