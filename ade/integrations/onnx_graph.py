@@ -121,9 +121,7 @@ def window_scores(g: Graph, config: Config, state: State, ids: str, mask: str) -
     return layers.linear("classifier", g.Squeeze(g.MatMul(weights, states), [1]))
 
 
-def anchor_states(
-    g: Graph, config: Config, layers: "Layers", pairs: Pairs, ids: str, mask: str
-) -> tuple[str, str]:
+def anchor_states(g: Graph, config: Config, layers: "Layers", pairs: Pairs, ids: str, mask: str) -> tuple[str, str]:
     """Contextual vectors of the expanded anchor sequence (W, T, d), and which are real: `attend="anchors"`."""
     index, weight, real = pairs.of(g.Reshape(ids, [-1]))  # (n, k)
     index, weight, word, mask = expand_anchors(g, index, weight, real, mask)  # (W, T)

@@ -19,7 +19,8 @@ def lexicon_logits(g: Graph, shape: LexiconShape, arrays: Mapping[str, np.ndarra
     """What the entries of each text (B, L) add to its class scores: (B, C)."""
     entry, real = distinct_entries(g, shape, sorted_keys(g, shape, arrays), ids, mask)  # (B, M)
 
-    # Scores are pairs over shared rows: their weights are summed for each row, then one product gives the sum of scores.
+    # An entry's scores are pairs over shared rows. Weights are summed for each row: one product then gives the sum of
+    # all scores, and the scores of single entries are never in memory.
     scores = {name.removeprefix(SCORES): array for name, array in arrays.items() if name.startswith(SCORES)}
     pairs = PackedPairs(g, shape.scores, scores)
     index, weight, _ = pairs.of(g.Reshape(entry, [-1]))  # (B M, k)
@@ -41,7 +42,7 @@ def lexicon_logits(g: Graph, shape: LexiconShape, arrays: Mapping[str, np.ndarra
 
 
 def sorted_keys(g: Graph, shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> str:
-    """Keys of the entries, ascending, and one larger than all: (n + 1,). `lexicon.unpack_keys`, from Elias-Fano form."""
+    """Keys of the entries, ascending, and one larger than all (n + 1,), from Elias-Fano form: `lexicon.unpack_keys`."""
     byte = g.Unsqueeze(g.cast(arrays["keys_high"], "INT64"), [1])
     marks = g.Reshape(g.Mod(g.Div(byte, 2 ** np.arange(8)), 2), [-1])
     high = g.Sub(g.Squeeze(g.NonZero(marks), [0]), g.Range(0, shape.entries, 1))  # (n,)
