@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from ade.integrations.onnx_export import FP32, INT8, export
 from ade.integrations.onnx_graph import build_graph
 from ade.integrations.onnx_lexicon import lexicon_logits
 from ade.integrations.onnx_nodes import Graph
-from ade.lexicon import Lexicon, key_range, unpack
+from ade.lexicon import Lexicon, LexiconShape, key_range, unpack
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.settings import STRONG, Architecture
@@ -64,10 +65,15 @@ def compare(model, ids: np.ndarray, mask: np.ndarray) -> float:
     return off(logits_of(graph_session(model), ids, mask), expected)
 
 
-def with_lexicon(model, lexicon: Lexicon, problem: str = SINGLE):
+def with_lexicon(model, lexicon: Lexicon):
     """The same model, a lexicon packed and attached to it."""
-    model.attach_lexicon(*packed(lexicon, 1.0, np.full(len(lexicon), 3), problem))
+    model.attach_lexicon(*packed(lexicon, 1.0, np.full(len(lexicon), 3), SINGLE))
     return model.packed()
+
+
+@cache
+def small_lexicon() -> tuple[LexiconShape, dict[str, np.ndarray]]:
+    return packed(some_lexicon(4), 1.0, np.full(len(some_lexicon(4)), 3), SINGLE)
 
 
 def large_lexicon(vocabulary: int, labels: int, entries: int, with_keys: tuple[int, ...] = ()) -> Lexicon:
@@ -212,15 +218,22 @@ def test_long_texts_and_lexicons_equal_the_model(attend, lengths, holes, bits, l
     book = replace(ragged_codebook([1, 5, 3, 2] * 3 + [4], dim=16), packing=Packing(bits) if bits else None)
     model = shaken(book, 4, attend=attend, max_tokens=7).packed()
     if lexicon:
-        model = with_lexicon(model, some_lexicon(4, seed))
+        model.attach_lexicon(*small_lexicon())
     draw = np.random.default_rng(seed)
     mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
     if holes:
         mask &= draw.random(mask.shape) < 0.5
     ids = draw.integers(0, VOCABULARY, mask.shape)
     assert compare(model, ids, mask) < 1e-4
+
+
+def test_a_packed_model_with_a_lexicon_is_unpacked_beside_it():
+    model = shaken(packed_codebook(3), 4, max_tokens=7).packed()
+    model.attach_lexicon(*small_lexicon())
+    ids, mask = np.random.default_rng(0).integers(0, VOCABULARY, (5, 20)), np.ones((5, 20), bool)
     wide = session_of(build_graph(*exporting._unpacked(model), SINGLE))
     assert off(logits_of(wide, ids, mask), logits_of(graph_session(model), ids, mask)) < 1e-4
+    assert compare(model, ids, mask) < 1e-4
 
 
 @pytest.mark.parametrize("attend", MODES)
@@ -238,15 +251,14 @@ def test_texts_of_one_window_are_not_touched_by_windows(attend):
 
 
 def test_padding_adds_no_entry():
-    """A text scores alike alone and beside longer ones, whatever ids the padding has, and before it, too."""
+    """A text scores alike alone and beside longer ones, whatever ids the padding has."""
     model = with_lexicon(shaken(ragged_codebook([2, 3] * 6 + [1], dim=16), 3, max_tokens=8), some_lexicon(3))
     session, draw = graph_session(model), np.random.default_rng(0)
     text = draw.integers(0, VOCABULARY, (1, 6))
     alone = logits_of(session, text, np.ones((1, 6)))
     for _ in range(5):
-        ids = np.vstack(
-            [np.hstack([text, draw.integers(0, VOCABULARY, (1, 14))]), draw.integers(0, VOCABULARY, (2, 20))]
-        )
+        ids = draw.integers(0, VOCABULARY, (3, 20))
+        ids[:1, :6] = text
         mask = np.arange(20) < np.array([[6], [20], [0]])
         assert np.allclose(logits_of(session, ids, mask)[:1], alone, atol=1e-5)
 
@@ -288,7 +300,7 @@ def test_the_lexicon_stays_packed_in_both_files():
 
 @pytest.mark.parametrize("rows", [several, numbers])
 def test_several_labels_and_numbers_with_a_lexicon(rows, codebook, tmp_path):
-    """Trained, exported, read back: the scores of both files on new texts, long ones among them, are the classifier's."""
+    """Trained, exported, read back: both files score new texts, long ones among them, as the classifier does."""
     settings = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
     made = train(codebook, rows(400, 0), settings=settings, architecture=Architecture(heads=2, max_tokens=20))
     assert made.model.lexicon is not None
