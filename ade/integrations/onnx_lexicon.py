@@ -43,9 +43,14 @@ def lexicon_logits(g: Graph, shape: LexiconShape, arrays: Mapping[str, np.ndarra
 
 def sorted_keys(g: Graph, shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> str:
     """Keys of the entries, ascending, and one larger than all (n + 1,), from Elias-Fano form: `lexicon.unpack_keys`."""
+    bits = 8 * len(arrays["keys_high"])
     byte = g.Unsqueeze(g.cast(arrays["keys_high"], "INT64"), [1])
-    marks = g.Reshape(g.Mod(g.Div(byte, 2 ** np.arange(8)), 2), [-1])
-    high = g.Sub(g.Squeeze(g.NonZero(marks), [0]), g.Range(0, shape.entries, 1))  # (n,)
+    marks = g.Reshape(g.Mod(g.Div(byte, 2 ** np.arange(8)), 2), [-1])  # (bits,): one mark an entry
+
+    # Where the i-th mark stands, scattered to row i: NonZero would say it, but is not computed on loading.
+    row = g.Where(g.cast(marks, "BOOL"), g.CumSum(marks, 0, exclusive=1), shape.entries)
+    marked = g.ScatterElements(g.Expand(0, [shape.entries + 1]), row, g.Range(0, bits, 1), axis=0, reduction="add")
+    high = g.Sub(g.Slice(marked, [0], [shape.entries]), g.Range(0, shape.entries, 1))  # (n,)
 
     keys = g.Mul(high, 2**shape.low_bits)
     if shape.low_bits:
