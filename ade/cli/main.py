@@ -89,7 +89,7 @@ def evaluate(
     from ade.classifier import Classifier, Tagger
     from ade.data.conll import is_tagged, load_tagged
     from ade.data.loading import load_dataset
-    from ade.evaluation import MOST_LABELS, Evaluation
+    from ade.evaluation import MAX_CONFUSION_LABELS, Evaluation
 
     if kind_of(model) == TAGGER:
         result = judged(Tagger.load(model, device), load_tagged(data, split))
@@ -101,7 +101,7 @@ def evaluate(
     figures = result.as_dict()
     if isinstance(result, Evaluation):
         figures["labels"] = list(result.names)
-        if len(result.names) <= MOST_LABELS:
+        if len(result.names) <= MAX_CONFUSION_LABELS:
             figures["confusion"] = result.confusion.tolist()
         else:
             figures["confusion_counts"] = result.counts.tolist()
@@ -156,7 +156,7 @@ def params(
     as_json: Json = False,
 ) -> None:
     """The paper's parameter table, component by component, counted on a real model."""
-    from ade.model import count_parameters
+    from ade.cli.sizes import count_parameters
 
     counts = count_parameters(dim, labels, anchors)
     show(counts, as_json, lambda to: display.parameters(to, counts))

@@ -49,9 +49,9 @@ def serve(
     """Predict and look inside over HTTP, until Ctrl-C; --json prints the address as an object once it is ready."""
     from ade.files import kind_of
     from ade.runtime.runtime import Runtime
-    from ade.service.app import service
-    from ade.service.server import address_of, bound
-    from ade.service.server import serve as answer
+    from ade.service.app import create_app
+    from ade.service.server import bind_socket, url_of
+    from ade.service.server import serve as run_server
 
     def inspector() -> "Inspector":
         from ade.classifier import Classifier
@@ -69,6 +69,6 @@ def serve(
         raise InputError(f"{model}: a tagger, and only models that answer for a whole text are served")
     if access_log:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    with bound(host, port) as listening:
-        address = address_of(listening)
-        answer(service(Runtime.load(model), chosen, inspector), listening, ready, chosen.max_bytes, access_log)
+    with bind_socket(host, port) as bound:
+        address = url_of(bound)
+        run_server(create_app(Runtime.load(model), chosen, inspector), bound, ready, chosen.max_bytes, access_log)

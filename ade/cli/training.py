@@ -26,8 +26,8 @@ from ade.data.problems import SINGLE
 from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import (
+    ARCHITECTURES,
     PRESETS,
-    SHAPES,
     Architecture,
     DistillationSettings,
     TeachingSettings,
@@ -131,7 +131,7 @@ def train(
     book = Codebook.load(codebook)
     parts = _parts(data, text_column, label_column, problem_named(problem))
     chosen = replace(PRESETS[preset], **pick(TrainingSettings, settings))
-    shape = replace(SHAPES[preset], **pick(Architecture, settings))
+    shape = replace(ARCHITECTURES[preset], **pick(Architecture, settings))
     existing: Literal["refuse", "resume", "overwrite"] = "resume" if resume else "overwrite" if overwrite else "refuse"
     first = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and speaks
     with display.progress() as report:

@@ -1,11 +1,13 @@
 """What a model may answer: one label, any number of them, a number, or a tag for every word."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 TAGGER = "AdeForTokenClassification"  # the kind of a model that answers for every word
-LIKELY = 0.5  # a label of several is given from this probability on
+MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
+MULTI_LABEL_LOGIT = math.log(MULTI_LABEL_THRESHOLD / (1 - MULTI_LABEL_THRESHOLD))  # the same threshold on scores
 Answer = str | list[str] | float  # a label, the labels, or a number
 
 

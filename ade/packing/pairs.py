@@ -5,10 +5,22 @@ from typing import Any
 
 import numpy as np
 
+from ade.arrays import Array, arange_like
 from ade.errors import InputError
 from ade.packing import format as packing
 
 EMBEDDING_PREFIX = "ade.embedding."  # of the codebook's arrays in a model's state
+
+
+def pair_slots(counts: Array, starts: Array, ids: Array, width: int) -> tuple[Array, Array]:
+    """Where the pairs of tokens stand in arrays that hold the pairs of all tokens one after the other.
+
+    Token i has the `counts[i]` pairs from `starts[i]` on. Returns their positions for the tokens `ids` of any shape,
+    (..., width), and a mask of the real ones; the position is 0 where a token has fewer than `width` pairs.
+    """
+    column = arange_like(width, ids)
+    real = column < counts[ids][..., None]
+    return (starts[ids][..., None] + column) * real, real
 
 
 class PlainPairs:
@@ -36,9 +48,7 @@ class PlainPairs:
 
     def of(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Anchors and weights of token types (n,), padded with weight 0, and a mask of the real ones: each (n, k)."""
-        column = np.arange(self.max_pairs)
-        real = column < self._counts[types][:, None]
-        slot = np.where(real, self._starts[types][:, None] + column, 0)
+        slot, real = pair_slots(self._counts, self._starts, types, self.max_pairs)
         return self._indices[slot], self._weights[slot] * real, real
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.packing.pairs import Pairs
+from ade.packing.pairs import Pairs, pair_slots
 from ade.runtime.tables import EPSILON, Columns, Composition, Gates, Tables
 
 TYPES_AT_A_TIME = 8192  # rows of the table of token types made at a time
@@ -100,9 +100,7 @@ def arrange(table: Tensor, columns: Columns, heads: int) -> Tensor:
 
 def pairs_of(pairs: DevicePairs, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Anchors and weights of tokens (...,), padded with weight 0, and a mask of the real ones: each (..., k)."""
-    column = torch.arange(pairs.max_pairs, device=ids.device)
-    real = column < pairs.counts[ids].unsqueeze(-1)  # (..., k)
-    slot = torch.where(real, pairs.starts[ids].unsqueeze(-1) + column, 0)
+    slot, real = pair_slots(pairs.counts, pairs.starts, ids, pairs.max_pairs)
     return pairs.anchors[slot], pairs.weights[slot] * real, real
 
 

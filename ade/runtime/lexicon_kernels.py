@@ -128,16 +128,9 @@ def find_entries(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
     count = len(tables.keys)
     found = torch.empty(batch, 2 * length, dtype=torch.int32, device=ids.device)
     _find[triton.cdiv(2 * length, KEYS_PER_PROGRAM), batch](
-        ids,
-        lengths,
-        tables.keys,
-        found,
-        count,
-        length,
-        tables.vocabulary,
-        STEPS=count.bit_length(),
-        BLOCK=KEYS_PER_PROGRAM,
-    )
+        ids, lengths, tables.keys, found, count, length, tables.vocabulary,
+        STEPS=count.bit_length(), BLOCK=KEYS_PER_PROGRAM,
+    )  # fmt: skip
     return found
 
 
@@ -148,6 +141,7 @@ def add_entries(tables: LexiconTables, entries: Tensor) -> Tensor:
     added = torch.empty(batch, labels, dtype=torch.float32, device=entries.device)
     _add[(batch,)](
         entries, tables.squares, tables.scores, tables.bias, added, len(tables.keys), width, labels,
-        STEPS=triton.cdiv(width, ENTRIES_PER_STEP), BLOCK=ENTRIES_PER_STEP, COLUMNS=max(2, triton.next_power_of_2(labels)), num_warps=4,
+        STEPS=triton.cdiv(width, ENTRIES_PER_STEP), BLOCK=ENTRIES_PER_STEP,
+        COLUMNS=max(2, triton.next_power_of_2(labels)), num_warps=4,
     )  # fmt: skip
     return added

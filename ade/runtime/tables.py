@@ -25,6 +25,7 @@ from ade.data.problems import scale_of
 from ade.errors import InputError
 from ade.packing.bits import layer_weight
 from ade.packing.pairs import Pairs, stored_pairs
+from ade.positions import sinusoidal
 
 EPSILON = 1e-5  # LayerNorm's
 MAX_GRAM_ANCHORS = 2048  # up to here the inner products of all anchors are kept
@@ -155,13 +156,7 @@ class Tables:
     def position_rows(self, count: int) -> np.ndarray:
         """B of the first `count` positions with its bias: (count, W); a single row in a model without positions."""
         scale = self.options.position_scale
-        if scale == 0.0:
-            count = 1
-
-        even = np.arange(0, self.dim, 2, dtype=np.float32)
-        frequency = np.exp(even * np.float32(-np.log(10000.0) / self.dim))
-        angle = np.arange(count, dtype=np.float32)[:, None] * frequency
-        encoded = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(count, -1)[:, : self.dim]
+        encoded = sinusoidal(np.arange(count if scale else 1), self.dim)
         return (scale * encoded) @ self.matrix.T + self.bias
 
 

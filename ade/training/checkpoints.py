@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ade.classifier import Classifier, Tagger
 from ade.errors import InputError
-from ade.files import LOCK, check_free, locked, made, new_file, new_folder
+from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 
 RUN, LAST, BEST = "run.json", "checkpoint.safetensors", "best.safetensors"
 METRICS, DONE = "metrics.jsonl", "training.json"
@@ -34,7 +34,7 @@ Existing = Literal["refuse", "resume", "overwrite"]
 def claimed(folder: Path, existing: Existing) -> Iterator[None]:
     """Around a run: its folder is there and locked, and holds nothing but a run that may be resumed or overwritten."""
     _check(folder, existing)
-    with made(folder), locked(folder / LOCK, folder):
+    with created(folder), locked(folder / LOCK, folder):
         _check(folder, existing)  # again: it is ours alone only now
         yield
 

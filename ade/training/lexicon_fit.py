@@ -187,6 +187,7 @@ class _Found(NamedTuple):
     strength: float
     weight: float
     loss: float
+    hits: float
 
 
 def _as_problem(
@@ -217,24 +218,32 @@ def _search(
     state = (torch.zeros(len(lexicon), labels, device=device), torch.zeros(labels, device=device))
     if learned.kind == REGRESSION:
         state[1].fill_(float(learned.targets.mean()))
-    best: _Found | None = None
+    candidates: list[_Found] = []
     for done, strength in enumerate(strengths):
         report("lexicon", done, len(strengths), {})
         state = minimise(rows, learned, 1 / (strength * rows.shape[0]), state)
         own = (held @ state[0] + state[1]).cpu().numpy()
+        scores, bias = (state[0].cpu().numpy() * lexicon.idf[:, None]).astype(np.float32), state[1].cpu().numpy()
+        fitted = Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, bias)
         for weight in WEIGHTS if learned.kind != REGRESSION else (1.0,):
             loss, _ = blended_loss(validation.logits, own, weight, judged)
-            if best is None or loss < best.loss:
-                scores = (state[0].cpu().numpy() * lexicon.idf[:, None]).astype(np.float32)
-                best = _Found(
-                    Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, state[1].cpu().numpy()),
-                    strength,
-                    weight,
-                    loss,
-                )
+            candidates.append(_Found(fitted, strength, weight, loss, hits(validation.logits + weight * own, judged)))
     report("lexicon", len(strengths), len(strengths), {})
-    assert best is not None
-    return best
+
+    # What differs by less than half a standard error of the hits is decided by the loss.
+    most = max(found.hits for found in candidates)
+    margin = 0.5 * (max(0.0, most * (1 - most)) / len(judged.targets)) ** 0.5
+    return min((found for found in candidates if found.hits >= most - margin), key=lambda found: found.loss)
+
+
+def hits(scores: np.ndarray, judged: Problem) -> float:
+    """The share of labels that are predicted right; of numbers 0, their loss says all."""
+    wanted = judged.targets.cpu().numpy()
+    if judged.kind == REGRESSION:
+        return 0.0
+    if judged.kind == MULTI:
+        return float(((scores >= 0) == (wanted >= 0.5)).mean())
+    return float((scores.argmax(1) == wanted).mean())
 
 
 def blended_loss(model: np.ndarray, lexicon: np.ndarray, weight: float, judged: Problem) -> tuple[float, float]:

@@ -29,7 +29,7 @@ class Adapter:
         layer.max_pairs = max(layer.max_pairs, min(room, len(layer.anchors)))
         self.shared = (layer.packing.shared if layer.packing else 0) or len(layer.anchors)
         self.asked = torch.zeros(len(layer.counts), len(layer.anchors), device=layer.anchors.device)  # (N, K)
-        layer.listener = self._listen
+        layer.coefficients_hook = self._listen
 
     def _listen(self, ids: Tensor, coefficients: Tensor) -> None:
         coefficients.register_hook(partial(self._add, ids))

@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ade.data.batches import encode, sorted_batches
 from ade.data.dataset import Dataset
 from ade.devices import resolve_device
-from ade.errors import InputError
+from ade.errors import InputError, first_line
 from ade.files import new_file
 from ade.progress import Report, quiet, silent
 from ade.settings import TeachingSettings
@@ -55,7 +55,7 @@ class LabelTeacher:
         except InputError:
             raise
         except Exception as error:  # whatever transformers and safetensors make of a foreign or broken folder
-            raise InputError(f"{source}: not a readable sequence classifier ({str(error).splitlines()[0]})") from None
+            raise InputError(f"{source}: not a readable sequence classifier ({first_line(error)})") from None
         if about["missing_keys"]:
             raise InputError(f"{source}: an encoder without a trained classifier on it; fine-tune it first")
         if not hasattr(tokenizer, "backend_tokenizer"):

@@ -19,7 +19,7 @@ from ade.data.conll import TaggedDataset, encode_tagged
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.tokenize import WINDOWS
-from ade.evaluation import KINDS, TagEvaluation, evaluate_tagger, judged
+from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate_tagger
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings
@@ -38,7 +38,7 @@ class TextTask:
         self.whole = encode(codebook.tokenizer, data.texts, longest, report)
         self.texts = self.whole.first(architecture.max_tokens)  # attention is trained on the first window
         self.dev_texts = encode(codebook.tokenizer, dev.texts, longest)
-        self.metric = KINDS[dev.problem].best_by
+        self.metric = EVALUATIONS[dev.problem].best_by
         self.mean, self.deviation = 0.0, 1.0  # numbers are learned with mean 0 and deviation 1
 
         labels = data.labels if data.targets is None else data.targets
@@ -54,7 +54,7 @@ class TextTask:
 
     def validate(self, model: AdeForSequenceClassification) -> dict[str, Any]:
         """Metrics on the validation rows of a model that is being trained."""
-        return judged(self.dev, self._dev_scores(model), self.dev.names).as_dict()
+        return evaluate_scores(self.dev, self._dev_scores(model), self.dev.names).as_dict()
 
     def _dev_scores(self, model: AdeForSequenceClassification) -> np.ndarray:
         return predict_logits(model, self.dev_texts) * self.deviation + self.mean
@@ -70,7 +70,7 @@ class TextTask:
         if self.data.problem == REGRESSION:
             model.config.scale = [self.mean, self.deviation]
         if scores is not None:
-            metrics = judged(self.dev, self._add_lexicon(model, scores, report), self.dev.names).as_dict()
+            metrics = evaluate_scores(self.dev, self._add_lexicon(model, scores, report), self.dev.names).as_dict()
         model.config.about["dev"] = metrics
         return Classifier(model.packed(), self.codebook.tokenizer)
 
