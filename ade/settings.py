@@ -24,18 +24,20 @@ EPOCHS = 8  # passes over the training rows where nobody asks for another number
 class DistillationSettings:
     """How a codebook is made."""
 
-    anchors: int = field(default=500, metadata={"help": "K, the number of shared anchors"})
-    pairs: int = field(default=8, metadata={"help": "most (index, weight) pairs a token may have"})
-    threshold: float = field(default=0.0, metadata={"help": "tau: drop pairs with a smaller weight (rows have norm 1)"})
-    solver: Literal["pursuit", "gradient"] = field(
-        default="pursuit", metadata={"help": "pursuit (ours) or gradient (the paper's)"}
+    anchors: int = field(default=500, metadata={"help": "number of anchors (K)"})
+    pairs: int = field(default=8, metadata={"help": "maximum number of (anchor, weight) pairs per token"})
+    threshold: float = field(
+        default=0.0, metadata={"help": "tau: drop pairs with a smaller weight (embeddings have norm 1)"}
     )
-    signed: bool = field(default=True, metadata={"help": "let weights be negative"})
-    rounds: int = field(default=12, metadata={"help": "rounds over the table"})
-    seed: int = field(default=0, metadata={"help": "what every random choice follows from"})
-    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+    solver: Literal["pursuit", "gradient"] = field(
+        default="pursuit", metadata={"help": "pursuit (orthogonal matching pursuit) or gradient (the paper's)"}
+    )
+    signed: bool = field(default=True, metadata={"help": "allow negative weights"})
+    rounds: int = field(default=12, metadata={"help": "number of rounds over the table"})
+    seed: int = field(default=0, metadata={"help": "random seed"})
+    device: str = field(default="auto", metadata={"help": "device: auto, cpu or cuda"})
     size: str = field(
-        default="", metadata={"help": "a budget, as 2MB or 800kB: it decides on anchors, pairs and bits by itself"}
+        default="", metadata={"help": "size budget, as 2MB or 800kB; chooses anchors, pairs and bits to fit"}
     )
 
     def __post_init__(self) -> None:
@@ -51,19 +53,19 @@ class Architecture:
 
     attend: Literal["tokens", "anchors", "gated"] = field(
         default="gated",
-        metadata={"help": "over what: tokens, expanded anchors, or tokens whose context gates their anchors"},
+        metadata={"help": "what attention is over: tokens, expanded anchors, or tokens with gated anchors"},
     )
-    sat: bool = field(default=True, metadata={"help": "SAT, or its ablation: static composition alone"})
+    sat: bool = field(default=True, metadata={"help": "use SAT; without it, token embeddings do not depend on context"})
     positions: Literal["grouped", "each", "none"] = field(
-        default="grouped", metadata={"help": "grouped (GPE), one each for every anchor, or none"}
+        default="grouped", metadata={"help": "positional encoding: grouped (GPE), one position per anchor, or none"}
     )
     pooling: Literal["attention", "mean"] = field(
-        default="attention", metadata={"help": "how a text's vectors become one"}
+        default="attention", metadata={"help": "how token vectors are pooled into a text vector"}
     )
-    heads: int = field(default=0, metadata={"help": "attention heads; 0 for heads of width 64"})
-    max_tokens: int = field(default=512, metadata={"help": "tokens a text is cut to"})
+    heads: int = field(default=0, metadata={"help": "number of attention heads; 0 for heads of width 64"})
+    max_tokens: int = field(default=512, metadata={"help": "tokens per window; longer texts are split into windows"})
     layer_bits: int = field(
-        default=8, metadata={"help": "4, 8 or 16: bits of the layers' weights in a model on a packed codebook"}
+        default=8, metadata={"help": "bits per weight of the layers on a packed codebook: 4, 8 or 16"}
     )
 
     def __post_init__(self) -> None:
@@ -78,37 +80,38 @@ class TrainingSettings:
 
     epochs: float | None = field(
         default=None,
-        metadata={"help": f"passes over the training rows; not given, {EPOCHS}, or with --fit-to-data what suits them"},
+        metadata={
+            "help": f"number of epochs; not given, {EPOCHS}, or with --fit-to-data chosen from the number of rows"
+        },
     )
-    steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
-    batch_size: int = field(default=64, metadata={"help": "texts a step"})
+    steps: int = field(default=0, metadata={"help": "number of optimizer steps, instead of epochs"})
+    batch_size: int = field(default=64, metadata={"help": "texts per optimizer step"})
     learning_rate: float = field(
-        default=7e-4, metadata={"help": "highest learning rate, after the warm-up (at 4 classes, with --fit-to-data)"}
+        default=7e-4, metadata={"help": "peak learning rate; with --fit-to-data, that for 4 classes"}
     )
     adapt: bool = field(
-        default=False, metadata={"help": "move pairs to the tokens whose gradient asks for more; their number stays"}
+        default=False,
+        metadata={"help": "during training, move pairs to tokens with large gradients; their number stays"},
     )
     lexicon: bool = field(
-        default=True, metadata={"help": "add n-gram scores to the model's where validation rows gain by it"}
+        default=True, metadata={"help": "add a lexicon of n-gram scores if it lowers the validation loss"}
     )
-    class_weights: str = field(
-        default="none", metadata={"help": "balanced: classes count alike, however few rows they have"}
-    )
+    class_weights: str = field(default="none", metadata={"help": "class weights in the loss: none or balanced"})
     fit_to_data: bool = field(
         default=True,
-        metadata={"help": "fit rate, noise and steps to the rows, classes and lengths there are"},
+        metadata={"help": "adapt learning rate, dropout and steps to the dataset's size, classes and text lengths"},
     )
-    warmup_steps: int = field(
-        default=500, metadata={"help": "steps from 0 to the highest rate (at most a tenth of all)"}
+    warmup_steps: int = field(default=500, metadata={"help": "warm-up steps, at most a tenth of all steps"})
+    weight_decay: float = field(default=0.1, metadata={"help": "weight decay of AdamW"})
+    dropout: float = field(default=0.2, metadata={"help": "dropout probability"})
+    token_dropout: float = field(default=0.6, metadata={"help": "maximum fraction of tokens dropped per text"})
+    position_scale: float = field(
+        default=0.1, metadata={"help": "scale of the positional encoding relative to token vectors"}
     )
-    weight_decay: float = field(default=0.1, metadata={"help": "AdamW's decay, of everything trained"})
-    dropout: float = field(default=0.2, metadata={"help": "share of features dropped"})
-    token_dropout: float = field(default=0.6, metadata={"help": "largest share of a text's tokens hidden"})
-    position_scale: float = field(default=0.1, metadata={"help": "size of the positions beside tokens of size 1"})
-    train_anchors: bool = field(default=True, metadata={"help": "let the anchors move"})
-    train_weights: bool = field(default=True, metadata={"help": "let the pairs' weights move"})
-    seed: int = field(default=0, metadata={"help": "what every random choice follows from"})
-    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+    train_anchors: bool = field(default=True, metadata={"help": "train the anchors"})
+    train_weights: bool = field(default=True, metadata={"help": "train the weights of the pairs"})
+    seed: int = field(default=0, metadata={"help": "random seed"})
+    device: str = field(default="auto", metadata={"help": "device: auto, cpu or cuda"})
 
     def __post_init__(self) -> None:
         _need(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
@@ -127,9 +130,11 @@ class TeachingSettings:
     """How a fine-tuned encoder teaches (`--distill-from`)."""
 
     variants: int = field(
-        default=-1, metadata={"help": "texts made from each text for the teacher to name; -1 for as many as pay"}
+        default=-1, metadata={"help": "augmented texts per training text, labelled by the teacher; -1 chooses a number"}
     )
-    trust: float = field(default=0.5, metadata={"help": "the teacher's share in the target of a text that has a label"})
+    trust: float = field(
+        default=0.5, metadata={"help": "weight of the teacher's probabilities in the targets of labelled texts"}
+    )
 
     def __post_init__(self) -> None:
         _need(self.variants >= -1, "variants", "0 or more, or -1", self.variants)
@@ -140,16 +145,14 @@ class TeachingSettings:
 class ServiceSettings:
     """What a service takes, and how it gathers what it is asked."""
 
-    max_bytes: int = field(default=1 << 20, metadata={"help": "bytes of a request's body"})
-    max_texts: int = field(default=256, metadata={"help": "texts of a request"})
-    max_chars: int = field(default=20_000, metadata={"help": "characters of a text"})
-    batch: int = field(default=64, metadata={"help": "texts predicted at once, from however many requests"})
-    wait_ms: float = field(
-        default=2.0, metadata={"help": "longest wait for more texts, where the last batch had several requests"}
-    )
-    queue: int = field(default=4096, metadata={"help": "texts that may wait; beyond, requests are turned away"})
-    inspect_texts: int = field(default=2, metadata={"help": "texts of a request to look inside"})
-    inspect_chars: int = field(default=2_000, metadata={"help": "characters of a text to look inside"})
+    max_bytes: int = field(default=1 << 20, metadata={"help": "maximum size of a request's body in bytes"})
+    max_texts: int = field(default=256, metadata={"help": "maximum number of texts per request"})
+    max_chars: int = field(default=20_000, metadata={"help": "maximum number of characters per text"})
+    batch: int = field(default=64, metadata={"help": "maximum batch size; concurrent requests are batched"})
+    wait_ms: float = field(default=2.0, metadata={"help": "maximum time a batch waits for further requests, in ms"})
+    queue: int = field(default=4096, metadata={"help": "maximum number of queued texts; further requests are refused"})
+    inspect_texts: int = field(default=2, metadata={"help": "maximum number of texts per inspection request"})
+    inspect_chars: int = field(default=2_000, metadata={"help": "maximum number of characters per inspected text"})
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_texts", "max_chars", "batch", "inspect_texts", "inspect_chars"):

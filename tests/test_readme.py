@@ -34,7 +34,6 @@ def test_the_commands_exist(verb, ade):
     status, out, _ = ade(verb, "--help")
     assert status == 0
     assert "--json" in out
-    assert "--seed" in out
 
 
 def test_the_figures_are_the_recorded_ones():
