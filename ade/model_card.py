@@ -111,6 +111,8 @@ def _what(config: AdeConfig, nbytes: int) -> str:
         lines.append(f"- Embedding table distilled from: {about['teacher']}{terms}")
     if about.get("data"):
         lines.append(f"- Trained on: {about['data']}" + (f", {about['rows']:,} rows" if about.get("rows") else ""))
+    if about.get("lexicon", {}).get("entries"):
+        lines.append(f"- Lexicon: scores of {about['lexicon']['entries']:,} n-grams are added to the model's")
     return "\n".join(lines)
 
 

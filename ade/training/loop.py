@@ -146,9 +146,10 @@ def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) 
     _loop(run, folder if main else None, report)
     predictor = _finish(run, report)
     if main:
-        metric = run.task.metric
-        found = predictor.model.config.about["dev"][metric]
-        folder.finish(predictor, {f"dev_{metric}": found, "steps": run.progress.step})
+        metric, about = run.task.metric, predictor.model.config.about
+        result = {f"dev_{metric}": about["dev"][metric], "steps": run.progress.step}
+        lexicon = {"lexicon": about["lexicon"]} if "lexicon" in about else {}
+        folder.finish(predictor, {**result, **lexicon})
     run.accelerator.wait_for_everyone()
     return predictor
 
