@@ -1,7 +1,7 @@
-"""Adaptive Dictionary Embeddings: small, fast text classifiers you can look into.
+"""Adaptive Dictionary Embeddings: small, fast text classifiers that can be inspected.
 
-Importing this package is cheap: names are loaded when they are first used. Saved models load through the Auto
-classes of transformers after `import ade`, whichever of the two is imported first.
+Importing this package is quick: the modules of its names are imported when a name is first used. After `import ade`,
+the Auto classes of transformers load saved models, whichever of the two packages is imported first.
 """
 
 import importlib
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {  # module -> its public names
     "errors": ("InputError",),
     "settings": (
         "PAPER",
@@ -75,10 +75,14 @@ _HOMES = {
     "inspector.words": ("inspect_words",),
     "inspector.reading": ("Inspector",),
     "integrations.onnx_export": ("export",),
-    "integrations.scikit_learn": ("AdeClassifier", "AdeEncoder", "AdeRegressor"),  # not in __all__: optional packages
+    "integrations.scikit_learn": (
+        "AdeClassifier",
+        "AdeEncoder",
+        "AdeRegressor",
+    ),  # optional packages: not in __all__
     "integrations.sentence_transformers": ("AdeModule",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
@@ -89,17 +93,21 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'ade' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"ade.{_HOME_OF[name]}"), name)
+    return getattr(importlib.import_module(f"ade.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*_MODULE_OF, "__version__"])
 
 
-class _WhenLoaded(MetaPathFinder, Loader):
-    """Imports one of our modules right after one of transformers' has been loaded, and not before."""
+class _ImportAfter(MetaPathFinder, Loader):
+    """An import hook: imports the module `ours` as soon as the module `awaited` has been imported.
+
+    Config and models are registered with transformers' Auto classes, which takes importing transformers and torch:
+    seconds that `import ade` must not cost. So they are registered once the program itself imports the Auto classes.
+    """
 
     def __init__(self, awaited: str, ours: str) -> None:
         self.awaited, self.ours = awaited, ours
@@ -122,9 +130,8 @@ class _WhenLoaded(MetaPathFinder, Loader):
         importlib.import_module(self.ours)
 
 
-# Configs and models are registered with the Auto classes as soon as those exist; never sooner, to stay light.
 for _awaited, _ours in (("configuration_auto", "ade.configuration"), ("modeling_auto", "ade.model")):
     if f"transformers.models.auto.{_awaited}" in sys.modules:
         importlib.import_module(_ours)
     else:
-        sys.meta_path.insert(0, _WhenLoaded(f"transformers.models.auto.{_awaited}", _ours))
+        sys.meta_path.insert(0, _ImportAfter(f"transformers.models.auto.{_awaited}", _ours))

@@ -1,8 +1,7 @@
 """The codebook: shared anchors and, for each token, a few (index, weight) pairs (Vocabulary Projection).
 
-The sparse record below is the one stored form. Pairs of all tokens lie end to end, token after token, so
-tokens may have any number of pairs, at least one. Weights are on the scale of unit vectors: anchors have
-norm one, and so have the composed rows, up to what the pairs cannot express.
+The pairs of all tokens are stored one after the other, so tokens may have any number of pairs, at least one. Anchors
+have norm one, and so have the composed rows, up to the error of their approximation.
 """
 
 import json
@@ -27,6 +26,7 @@ from ade.packing.format import Packing, Shape, all_anchors, check, check_finite,
 
 MARKER = "codebook.json"
 TENSORS = "codebook.safetensors"
+BLOCK = 8192  # tokens composed or unpacked at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class Codebook:
     weights: Tensor  # (P,) float32: how much of it
     counts: Tensor  # (N,) uint8 or int32: k_i
     tokenizer: Tokenizer
-    about: Mapping[str, Any] = field(default_factory=dict)  # where it came from and how close it is
-    packing: Packing | None = None  # in how many bits it is stored, where that is fewer
+    about: Mapping[str, Any] = field(default_factory=dict)  # its teacher, settings and how close it is to the teacher
+    packing: Packing | None = None  # in how many bits it is stored; None for full precision
 
     def __post_init__(self) -> None:
         if self.counts.numel() == 0 or int(self.counts.min()) < 1:
@@ -66,7 +66,11 @@ class Codebook:
         packing: Packing | None = None,
         **about: Any,
     ) -> "Codebook":
-        """A codebook from ragged pairs of any integer type, stored in the smallest that fits."""
+        """Make a codebook from pairs of any integer type, stored in the smallest type that fits.
+
+        Token i has the `counts[i]` pairs of `indices` and `weights` that follow those of the tokens before it; `about`
+        is stored in `codebook.json`.
+        """
         index_type = torch.int16 if len(anchors) <= 2**15 else torch.int32
         count_type = torch.uint8 if int(counts.max()) < 2**8 else torch.int32
         return cls(
@@ -78,20 +82,6 @@ class Codebook:
             about,
             packing,
         )
-
-    @classmethod
-    def from_transform(
-        cls, anchors: Tensor, transform: Tensor, threshold: float, tokenizer: Tokenizer, **about: Any
-    ) -> "Codebook":
-        """The paper's Vocabulary Projection: I_i = {j : T_ij >= tau} of a dense transform, k_i clamped to >= 1.
-
-        Weights may be signed here, so their size is what is compared; a row with none above keeps its largest.
-        """
-        size = transform.abs()  # (N, K)
-        keep = size >= threshold
-        keep.scatter_(1, size.argmax(1, keepdim=True), True)
-        rows, columns = keep.nonzero(as_tuple=True)
-        return cls.from_pairs(anchors, columns, transform[rows, columns], keep.sum(1), tokenizer, **about)
 
     @property
     def vocabulary(self) -> int:
@@ -105,104 +95,80 @@ class Codebook:
 
     @property
     def max_pairs(self) -> int:
-        """The most pairs any token has."""
+        """The largest number of pairs of any token."""
         return int(self.counts.max())
 
     @cached_property
     def offsets(self) -> Tensor:
-        """Where each token's pairs start; one entry more than tokens."""
+        """Position of each token's first pair, then the number of pairs: (N + 1,)."""
         return torch.cat([torch.zeros(1, dtype=torch.int64), self.counts.cumsum(0, dtype=torch.int64)])  # (N + 1,)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored arrays: the size of the file on disk, but for its short header."""
+        """Bytes of the stored arrays: the size of `codebook.safetensors` without its short header."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
 
     @property
     def paper_nbytes(self) -> int:
-        """Bytes in the paper's accounting: float32 anchors, an int32 index and a float32 weight a pair."""
+        """Bytes as the paper counts them: float32 anchors, an int32 index and a float32 weight for each pair."""
         return 4 * self.anchors.numel() + 8 * len(self.indices)
 
     def pairs_of(self, token: int) -> tuple[Tensor, Tensor]:
-        """The anchor indices and weights of one token."""
+        """Return the anchor indices and weights of one token."""
         start, stop = self.offsets[token : token + 2].tolist()
         return self.indices[start:stop].long(), self.weights[start:stop]
 
     def rows(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """Composed rows of the tokens from `start` to `stop` (of all, where neither is given): what the pairs say."""
+        """Return the composed rows of the tokens from `start` up to `stop`, by default of all."""
         offsets = self.offsets[start : (self.vocabulary if stop is None else stop) + 1]
-        pairs = slice(int(offsets[0]), int(offsets[-1]))
-        indices, weights = self.indices[pairs].long(), self.weights[pairs]
+        own = slice(int(offsets[0]), int(offsets[-1]))
+        indices, weights = self.indices[own].long(), self.weights[own]
         return F.embedding_bag(
             indices, self.anchors, offsets[:-1] - offsets[0], mode="sum", per_sample_weights=weights
         )  # (stop - start, d)
 
-    def blocks(self, size: int = 8192) -> Iterator[tuple[int, Tensor]]:
-        """All composed rows, a block at a time, each with the token it starts at: the whole table is never built."""
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, Tensor]]:
+        """Yield all composed rows in blocks of `size`, each with its first token; the whole table is never built."""
         for start in range(0, self.vocabulary, size):
             yield start, self.rows(start, min(start + size, self.vocabulary))
 
-    def thresholded(self, threshold: float) -> "Codebook":
-        """Without the pairs whose weight is smaller than the threshold; each token keeps its largest."""
-        owner = torch.repeat_interleave(torch.arange(self.vocabulary), self.counts.long())  # (P,)
-        size = self.weights.abs()
-        largest = torch.zeros(self.vocabulary).scatter_reduce(0, owner, size, "amax")
-        first = torch.full((self.vocabulary,), len(size)).scatter_reduce(
-            0, owner, torch.where(size == largest[owner], torch.arange(len(size)), len(size)), "amin"
-        )
-        keep = size >= threshold
-        keep[first] = True
-        counts = torch.zeros(self.vocabulary, dtype=torch.int64).index_add(0, owner, keep.long())
-        return replace(
-            self, indices=self.indices[keep], weights=self.weights[keep], counts=counts.to(self.counts.dtype)
-        )
-
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write `codebook.safetensors`, `codebook.json` and `tokenizer.json`, all of them or nothing."""
+        """Write `codebook.safetensors`, `codebook.json` and `tokenizer.json`; nothing where one of them fails."""
         with new_folder(Path(folder), {MARKER}, overwrite) as draft:
             self.write(draft)
 
     def write(self, folder: Path) -> None:
-        """Write the files of a codebook folder into a folder as it is."""
+        """Write the files of a codebook into an existing folder."""
         save_file(self._tensors(), folder / TENSORS)
-        form: dict[str, Any] = {"format": 1}
+        description: dict[str, Any] = {"format": 1}
         if self.packing is not None:
-            form = {"format": 2, "packing": self.packing.as_dict(), "packed": asdict(self._packed[0])}
-        (folder / MARKER).write_text(json.dumps({**form, **self.about}, indent=2) + "\n", "utf8")
+            description = {"format": 2, "packing": self.packing.as_dict(), "packed": asdict(self._packed[0])}
+        (folder / MARKER).write_text(json.dumps({**description, **self.about}, indent=2) + "\n", "utf8")
         self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Codebook":
         """Read a codebook folder."""
         folder = Path(folder)
-        if not (folder / MARKER).is_file():
-            raise InputError(f"{folder}: not a codebook folder (no {MARKER}); make one with 'ade distill'")
-        try:
-            about = json.loads((folder / MARKER).read_text("utf8"))
-        except ValueError as error:
-            raise InputError(f"{folder / MARKER}: not readable JSON ({error})") from None
-        form = about.pop("format", None) if isinstance(about, dict) else None
-        if form not in (1, 2):
-            raise InputError(f"{folder / MARKER}: a codebook format this version does not know")
-        try:
-            with safe_open(folder / TENSORS, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{folder / TENSORS}: not a readable safetensors file ({error})") from None
+        version, about = _read_description(folder)
+        tensors = _read_tensors(folder / TENSORS)
         tokenizer = read_tokenizer(folder / "tokenizer.json")
-        if form == 2:
+
+        if version == 2:  # packed
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
             try:
                 packing, shape = Packing(**about.pop("packing")), Shape(**about.pop("packed"))
                 return _unpacked(shape, arrays, packing, tokenizer, about)
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{folder}: damaged, or not a packed codebook ({error})") from None
+
         if set(tensors) != {"anchors", "indices", "weights", "counts"}:
             raise InputError(
                 f"{folder / TENSORS}: not a codebook, it holds {', '.join(sorted(tensors)[:5]) or 'nothing'}"
             )
         try:
-            return cls(**tensors, tokenizer=tokenizer, about=about)
+            anchors, indices, weights, counts = (tensors[name] for name in ("anchors", "indices", "weights", "counts"))
+            return cls(anchors, indices, weights, counts, tokenizer, about)
         except InputError as error:
             raise InputError(f"{folder / TENSORS}: not a whole codebook: {error}") from None
 
@@ -213,7 +179,7 @@ class Codebook:
         return pack(anchors, indices, weights, self.counts.numpy().astype(np.int64), self.packing)
 
     def rounded(self) -> "Codebook":
-        """The codebook as it will be read back, where it is packed."""
+        """Return the codebook as it will be read back from disk: with its values rounded, where it is packed."""
         return self if self.packing is None else _unpacked(*self._packed, self.packing, self.tokenizer, self.about)
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -227,14 +193,40 @@ class Codebook:
         }
 
 
+def _read_description(folder: Path) -> tuple[int, dict[str, Any]]:
+    """Return the format version of a codebook folder and the rest of its `codebook.json`."""
+    path = folder / MARKER
+    if not path.is_file():
+        raise InputError(f"{folder}: not a codebook folder (no {MARKER}); make one with 'ade distill'")
+    try:
+        about = json.loads(path.read_text("utf8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not readable JSON ({error})") from None
+    version = about.pop("format", None) if isinstance(about, dict) else None
+    if version not in (1, 2):
+        raise InputError(f"{path}: a codebook format this version does not know")
+    return version, about
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from None
+
+
 def _unpacked(
     shape: Shape, arrays: Mapping[str, np.ndarray], packing: Packing, tokenizer: Tokenizer, about: Mapping[str, Any]
 ) -> Codebook:
-    starts = check(shape, arrays)
-    parts = [lookup(shape, arrays, starts, np.arange(at, min(at + 8192, shape.vocabulary)))
-        for at in range(0, shape.vocabulary, 8192)]  # fmt: skip
-    index, weight, there = (np.concatenate(part) for part in zip(*parts, strict=True))
-    anchors = torch.from_numpy(all_anchors(shape, arrays))
-    kept, weights = torch.from_numpy(index[there]), torch.from_numpy(weight[there].astype(np.float32))
-    made = Codebook.from_pairs(anchors, kept, weights, torch.from_numpy(there.sum(1)), tokenizer, packing)
-    return replace(made, about=about)
+    """Return the codebook that packed arrays hold."""
+    block_starts = check(shape, arrays)
+    found = [
+        lookup(shape, arrays, block_starts, np.arange(first, min(first + BLOCK, shape.vocabulary)))
+        for first in range(0, shape.vocabulary, BLOCK)
+    ]
+    index, weight, real = (np.concatenate(part) for part in zip(*found, strict=True))  # (N, k)
+
+    anchors, counts = torch.from_numpy(all_anchors(shape, arrays)), torch.from_numpy(real.sum(1))
+    indices, weights = torch.from_numpy(index[real]), torch.from_numpy(weight[real].astype(np.float32))
+    return replace(Codebook.from_pairs(anchors, indices, weights, counts, tokenizer, packing), about=about)

@@ -1,4 +1,4 @@
-"""AdeConfig: the shape of a model, as transformers stores it in `config.json`."""
+"""AdeConfig: the configuration of a model, as transformers stores it in `config.json`."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ POOLING = ("attention", "mean")
 
 
 class AdeConfig(PretrainedConfig):
-    """Shape of a model: the codebook's, and how SAT reads it."""
+    """Configuration of a model: the sizes of its codebook, its architecture, dropout, and how it is stored."""
 
     model_type = "ade"
 
@@ -44,23 +44,24 @@ class AdeConfig(PretrainedConfig):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.anchors = anchors
-        self.pairs = vocab_size * max_pairs if pairs is None else pairs  # P, over all tokens
+        self.pairs = vocab_size * max_pairs if pairs is None else pairs  # P, the number of pairs of all tokens
         self.max_pairs = max_pairs
         self.num_attention_heads = num_attention_heads or _default_heads(hidden_size)
         self.attend = attend
         self.sat = sat
-        self.positions = positions  # grouped: GPE; each: one per anchor; none
+        self.positions = positions  # grouped: one per word (GPE); each: one per anchor; none
         self.position_scale = position_scale
         self.pooling = pooling
         self.max_tokens = max_tokens
         self.dropout = dropout
-        self.token_dropout = token_dropout  # largest share of a text's tokens hidden while training
-        self.packing = packing  # in how many bits the model will be stored; it is rounded so while it is trained
-        self.packed = packed  # the shape of the packed codebook, once it is
-        self.lexicon = lexicon  # the shape of the stored lexicon; None without one
-        self.class_weights = class_weights  # how much each class counts in the loss; all alike where None
-        self.scale = scale  # mean and deviation of the numbers a regression learned, which its layers do not hold
-        self.about = about or {}  # teacher, data and figures, for the model card
+        self.token_dropout = token_dropout  # maximum fraction of tokens dropped per text in training
+        self.packing = packing  # bits the model will be stored in; training rounds its weights to them
+        self.packed = packed  # sizes of the packed codebook; None before packing
+        self.lexicon = lexicon  # sizes of the stored lexicon; None without one
+        self.class_weights = class_weights  # loss weight of each class; None for equal weights
+        self.scale = scale  # of a regression: mean and standard deviation of its targets, to undo standardisation
+        self.about = about or {}  # teacher, data and metrics, for the model card
+
         if attend not in ATTEND:
             raise InputError(f"attend must be one of {', '.join(ATTEND)}, not '{attend}'")
         if positions not in POSITIONS:
@@ -73,7 +74,7 @@ class AdeConfig(PretrainedConfig):
 
 
 def _default_heads(dim: int) -> int:
-    """Heads of width 64 where the dimension allows it, else the width nearest below."""
+    """Number of heads: of width 64 where it divides the dimension, else of the largest smaller width that does."""
     return next(dim // width for width in range(min(64, dim), 0, -1) if dim % width == 0)
 
 

@@ -1,4 +1,4 @@
-"""Where work runs: the device a setting names, and the cores of this process."""
+"""The device to run on, and the number of CPU cores of this process."""
 
 import os
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def resolve_device(name: str) -> "torch.device":
-    """The device of a name; `auto` is the GPU where there is one."""
+    """Return the device of a name; `auto` is the GPU where there is one, else the CPU."""
     import torch
 
     if name == "auto":
@@ -24,5 +24,5 @@ def resolve_device(name: str) -> "torch.device":
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Return the number of CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,12 +1,17 @@
-"""Stage 1: distil a teacher's embedding table into anchors and sparse pairs, under the cosine objective.
+"""Stage 1: distil a teacher's embedding table into anchors and sparse pairs that maximise the cosine to its rows.
 
-`pursuit` (ours, the default): see `pursuit.py`; with a size, `budget.py`.
-`gradient` (the paper's): Adam on the cosine loss over a dense, L1-regularised transform as in Anchor &
-Transform, then the threshold, then the same loss on the pairs that are left.
+The setting `solver` chooses how:
+  pursuit   ours, the default: orthogonal matching pursuit, see `pursuit.py`
+  gradient  the paper's: Adam on the cosine loss over a dense, L1-regularised transform as in Anchor & Transform, then
+            over the largest weights of each row alone
+
+Vocabulary Projection (stage 2) then keeps the pairs whose weight reaches the threshold. With a size given instead,
+`packing/budget.py` decides on anchors, pairs and bits.
 """
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from itertools import islice
 
 import torch
 from tokenizers import Tokenizer
@@ -23,6 +28,10 @@ from ade.pursuit import Rows, fit_anchors, importance_of, pursue_all, quality
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 
+COUNTED_TEXTS = 4096  # texts tokenized at a time
+BATCH = 1024  # rows of a step of the gradient solver
+L1 = 2e-3  # of the dense transform
+
 
 def distill(
     teacher: Teacher,
@@ -30,7 +39,11 @@ def distill(
     frequencies: Tensor | None = None,
     report: Report = silent,
 ) -> Codebook:
-    """Distil a teacher into a codebook; token frequencies (see `count_tokens`) weight the objective."""
+    """Distil a teacher into a codebook.
+
+    `frequencies` (N,), as from `count_tokens`, weight the objective by how often a token occurs; `report` is called
+    with the progress.
+    """
     settings = settings or DistillationSettings()
     if settings.size:
         return distill_to_size(teacher, parse_size(settings.size), settings, frequencies, report)
@@ -39,72 +52,77 @@ def distill(
         raise InputError(f"{settings.anchors} anchors, but the teacher has only {count} tokens")
     if not 1 <= settings.pairs <= settings.anchors:
         raise InputError(f"pairs must lie between 1 and the {settings.anchors} anchors, not {settings.pairs}")
+
     rows = Rows(teacher.table, importance_of(frequencies, count), resolve_device(settings.device))
     generator = torch.Generator().manual_seed(settings.seed)
     solve = _solve_by_pursuit if settings.solver == "pursuit" else _solve_by_gradient
-    anchors, indices, weights = solve(rows, settings, generator, report)
-    keep = (weights.abs() >= settings.threshold) & (weights != 0)  # (N, k)
-    keep[torch.arange(count), weights.abs().argmax(1)] = True
-    _revive(rows, anchors, indices, weights, keep)
-    made = Codebook.from_pairs(anchors, indices[keep], weights[keep], keep.sum(1), teacher.tokenizer)
-    return replace(made, about={**teacher.about, "settings": asdict(settings), **quality(rows, made)})
+    anchors, indices, weights = solve(rows, settings, generator, report)  # (K, d), (N, k), (N, k)
+
+    keep = above_threshold(weights, settings.threshold)  # (N, k)
+    _revive_unused(rows, anchors, indices, weights, keep)
+    codebook = Codebook.from_pairs(anchors, indices[keep], weights[keep], keep.sum(1), teacher.tokenizer)
+    return replace(codebook, about={**teacher.about, "settings": asdict(settings), **quality(rows, codebook)})
+
+
+def above_threshold(weights: Tensor, threshold: float) -> Tensor:
+    """Return a mask of the weights (N, k) that Vocabulary Projection keeps: I_i = {j : |T_ij| >= tau}.
+
+    The paper's weights are positive; ours may be signed, so their absolute value is compared. A row always keeps its
+    largest weight, and zeros only so.
+    """
+    size = weights.abs()
+    keep = (size >= threshold) & (weights != 0)
+    return keep.scatter(1, size.argmax(1, keepdim=True), True)
 
 
 def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tensor:
-    """How often each token occurs in a corpus, as weights for `distill`."""
+    """Count how often each of `size` tokens occurs in a corpus: (size,), the `frequencies` of `distill`."""
     counts = torch.zeros(size, dtype=torch.float64)
-    batch: list[str] = []
-
-    def flush() -> None:
+    source = iter(texts)
+    while batch := list(islice(source, COUNTED_TEXTS)):
         ids = [i for encoding in encode_batch(tokenizer, batch) for i in encoding.ids]
-        counts.add_(torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=size))
-        batch.clear()
-
-    for text in texts:
-        batch.append(text)
-        if len(batch) == 4096:
-            flush()
-    flush()
+        counts += torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=size)
     return counts.float()
 
 
-def _revive(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor, keep: Tensor) -> None:
-    """Give every anchor that no pair uses to a row that is served badly: it becomes that row, and its only pair.
+def _revive_unused(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor, keep: Tensor) -> None:
+    """Give every anchor that no pair uses to a badly approximated row: it becomes that row, and its only pair.
 
-    Only rows whose own anchors serve others too are taken, so that no anchor dies for another; on a table with
-    fewer distinct rows than anchors some may stay unused.
+    Only rows whose anchors are all used by other rows too are taken, so that no further anchor becomes unused; on a
+    table with fewer distinct rows than anchors some may stay unused. Changes its arguments in place.
     """
-    uses = _uses(indices, keep & (weights != 0), len(anchors))
-    dead = (uses == 0).nonzero()[:, 0].tolist()
-    if not dead:
+    uses = torch.bincount(indices[keep & (weights != 0)], minlength=len(anchors))  # (K,)
+    unused = (uses == 0).nonzero()[:, 0].tolist()
+    if not unused:
         return
+
     cosine = _cosines(rows, anchors, indices, weights * keep)
-    filled = torch.cat([block.norm(dim=1).cpu() > 0 for _, block, _ in rows.blocks(8192)])
-    for row in cosine.masked_fill(~filled, torch.inf).argsort().tolist():
-        if not dead:
+    nonzero = torch.cat([block.norm(dim=1).cpu() > 0 for _, block, _ in rows.blocks(8192)])  # (N,)
+    for row in cosine.masked_fill(~nonzero, torch.inf).argsort().tolist():
+        if not unused:
             return
-        mine = indices[row][keep[row]]
-        if filled[row] and int(uses[mine].min()) > 1:
-            anchor = dead.pop()
+        own = indices[row][keep[row]]
+        if nonzero[row] and int(uses[own].min()) > 1:
+            anchor = unused.pop()
             anchors[anchor] = rows.take(torch.tensor([row]))[0]
-            uses[mine] -= 1
+            uses[own] -= 1
             uses[anchor] += 1
             keep[row] = False
             indices[row, 0], weights[row, 0], keep[row, 0] = anchor, 1.0, True
 
 
-def _uses(indices: Tensor, keep: Tensor, count: int) -> Tensor:
-    """How many pairs each anchor has."""
-    return torch.bincount(indices[keep], minlength=count)  # (K,)
-
-
 def _cosines(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Cosine of every composed row to the teacher's."""
+    """Return the cosine of every composed row to the teacher's: (N,)."""
     cosine = torch.empty(len(rows))
     for part, block, _ in rows.blocks(2048):
-        w, j = weights[part].to(anchors.device), indices[part].to(anchors.device)
-        cosine[part] = F.cosine_similarity(torch.einsum("nk,nkd->nd", w, anchors[j]), block, dim=1).cpu()
+        weight, index = weights[part].to(anchors.device), indices[part].to(anchors.device)  # (n, k)
+        cosine[part] = F.cosine_similarity(_composed(weight, anchors, index), block, dim=1).cpu()
     return cosine
+
+
+def _composed(weights: Tensor, anchors: Tensor, indices: Tensor) -> Tensor:
+    """Return the weighted sums of anchors: (n, d)."""
+    return torch.einsum("nk,nkd->nd", weights, anchors[indices])
 
 
 def _solve_by_pursuit(
@@ -112,12 +130,9 @@ def _solve_by_pursuit(
 ) -> tuple[Tensor, Tensor, Tensor]:
     anchors = fit_anchors(rows, settings, generator, report)
     indices, weights, cosine = pursue_all(rows, anchors, settings)
-    figures = {"cosine": float((cosine * rows.importance).mean())}
-    report("pursuit", settings.rounds + 1, settings.rounds + 1, figures)
+    mean_cosine = float((cosine * rows.importance).mean())
+    report("pursuit", settings.rounds + 1, settings.rounds + 1, {"cosine": mean_cosine})
     return anchors, indices, weights
-
-
-# ---- gradient (the paper's) ----
 
 
 def _solve_by_gradient(
@@ -129,42 +144,47 @@ def _solve_by_gradient(
     for part, block, _ in rows.blocks(8192):
         dense[part] = (block @ anchors.detach().T).cpu()
     transform = (dense.to(rows.device) * 0.1).requires_grad_()  # (N, K): the paper's T
-    steps = settings.rounds * max(1, count // 1024)
+    steps = settings.rounds * max(1, count // BATCH)
     _descend(rows, anchors, transform, None, settings, generator, steps, report)
+
+    # Keep the largest weights of each row and train on with these alone.
     with torch.no_grad():
         size = transform.abs() if settings.signed else transform
         indices = size.topk(settings.pairs, dim=1).indices  # (N, k)
         weights = transform.gather(1, indices)
         weights = (weights if settings.signed else weights.clamp(min=0)).clone().requires_grad_()
     _descend(rows, anchors, weights, indices, settings, generator, steps, report)
+
+    # Scale anchors and composed rows to norm one.
     with torch.no_grad():
-        length = anchors.norm(dim=1).clamp(min=1e-6)  # anchors to norm one, composed rows to norm one
-        weights = (weights if settings.signed else weights.clamp(min=0)) * length[indices]
+        length = anchors.norm(dim=1).clamp(min=1e-6)
         unit = anchors / length.unsqueeze(1)
+        weights = (weights if settings.signed else weights.clamp(min=0)) * length[indices]
         parts = zip(weights.split(4096), indices.split(4096), strict=True)
-        composed = torch.cat([torch.einsum("nk,nkd->nd", w, unit[i]).norm(dim=1) for w, i in parts])  # (N,)
-        return unit, indices.cpu(), (weights / composed.clamp(min=1e-6).unsqueeze(1)).cpu()
+        norms = torch.cat([_composed(weight, unit, index).norm(dim=1) for weight, index in parts])  # (N,)
+        return unit, indices.cpu(), (weights / norms.clamp(min=1e-6).unsqueeze(1)).cpu()
 
 
 def _descend(
     rows: Rows, anchors: Tensor, weights: Tensor, indices: Tensor | None,
     settings: DistillationSettings, generator: torch.Generator, steps: int, report: Report,
 ) -> None:  # fmt: skip
-    """Adam on the cosine loss over sampled tokens; the L1 term acts while the transform is still dense."""
+    """Train anchors and weights in place: Adam on the cosine loss of sampled rows.
+
+    Without `indices` the weights are the dense transform (N, K), under an L1 penalty; with them those of pairs (N, k).
+    """
     optimizer = torch.optim.Adam([anchors], lr=2e-3)
     sparse = torch.optim.SparseAdam([weights], lr=1e-2 if indices is None else 2e-3)
     stage = "transform" if indices is None else "pairs"
     for step in range(steps):
-        batch = torch.multinomial(rows.importance, 1024, replacement=True, generator=generator)
-        target = rows.take(batch)  # (n, d)
-        taken = F.embedding(batch.to(weights.device), weights, sparse=True)
-        used = taken if settings.signed else taken.clamp(min=0)
-        if indices is None:
-            composed = used @ anchors
-        else:
-            composed = torch.einsum("nk,nkd->nd", used, anchors[indices.to(weights.device)[batch.to(weights.device)]])
+        batch = torch.multinomial(rows.importance, BATCH, replacement=True, generator=generator)
+        target, here = rows.take(batch), batch.to(weights.device)  # (n, d), (n,)
+        used = F.embedding(here, weights, sparse=True)
+        used = used if settings.signed else used.clamp(min=0)
+        composed = used @ anchors if indices is None else _composed(used, anchors, indices[here])
         cosine = F.cosine_similarity(composed, target, dim=1).mean()
-        penalty = 2e-3 * used.abs().sum(1).mean() if indices is None else 0.0
+        penalty = L1 * used.abs().sum(1).mean() if indices is None else 0.0
+
         optimizer.zero_grad()
         sparse.zero_grad()
         (1 - cosine + penalty).backward()

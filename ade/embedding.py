@@ -1,12 +1,12 @@
-"""The codebook as a layer (the paper's anchor look-up and weighted aggregation): as it is trained, and packed.
+"""The codebook as a layer (the paper's anchor look-up and weighted aggregation): trainable, or packed.
 
-ids -> composed tokens, sum_j beta_j a_j, or the expanded anchor sequence with its batch of positions. The
-pairs stay sparse; a table of N rows is never built.
+Token ids become composed token vectors, sum_j beta_j a_j, or the expanded anchor sequence. The pairs stay sparse: a
+table with a row per token is never built.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +17,17 @@ from ade.codebook import Codebook
 from ade.lexicon import Lexicon, LexiconShape, unpack
 from ade.packing import format as packing
 from ade.packing.format import Packing, Shape
+from ade.packing.pairs import pair_slots
 
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
+Value = TypeVar("Value")
 
 
 def real_tokens(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Token ids (B, L) and which are real, all without a mask; a text without any token is one of id 0."""
+    """Return token ids (B, L) and a boolean mask of the real ones; without a mask given, all are.
+
+    A text without any token becomes the single token 0, so that every softmax has something to sum over.
+    """
     if ids.shape[1] == 0:
         ids = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
         return ids, torch.ones_like(ids, dtype=torch.bool)
@@ -30,45 +35,71 @@ def real_tokens(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return ids, torch.ones_like(ids, dtype=torch.bool)
     mask = mask.bool()
     first = torch.arange(ids.shape[1], device=ids.device) == 0  # (L,)
-    empty = first & ~mask.any(1, keepdim=True)  # (B, L): the first place of a text without any token
+    empty = first & ~mask.any(1, keepdim=True)  # (B, L): the first position of texts without any token
     return ids.masked_fill(empty, 0), mask | empty
 
 
-class Expanded(NamedTuple):
-    """A batch as anchors instead of tokens: T is the most anchors any text of it has."""
+class TensorCache(Generic[Value]):
+    """A value computed from tensors, kept until one of the tensors changes.
 
-    anchor: Tensor  # (B, T) int64: which anchor stands here
+    It is computed again after a tensor was replaced, moved to another device or written to in place. PyTorch does not
+    count writes through `.data`, nor writes to tensors made in inference mode, so those go unnoticed. A copied or
+    unpickled cache is empty.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[list[tuple[int, int]], Value] | None = None  # state of the tensors, value
+
+    def get(self, tensors: Iterable[Tensor], compute: Callable[[], Value]) -> Value:
+        """Return the value, computed first where there is none for the tensors as they are now."""
+        state = [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+        if self._kept is None or self._kept[0] != state:
+            self._kept = (state, compute())
+        return self._kept[1]
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+
+class Expanded(NamedTuple):
+    """A batch as anchors instead of tokens; T is the largest number of anchors of any of its texts."""
+
+    anchor: Tensor  # (B, T) int64: index of the anchor
     weight: Tensor  # (B, T): its beta
     word: Tensor  # (B, T) int64: position of the word it belongs to
     mask: Tensor  # (B, T) bool: M[b, t] = t < sum of k over the text's words
 
 
-class Dictionary(nn.Module):
-    """Shared anchors and ragged pairs, however they are kept."""
+class Dictionary(nn.Module, ABC):
+    """Shared anchors and each token's pairs; subclasses differ in how they store them."""
 
-    listener: Callable[[Tensor, Tensor], None] | None = None  # is shown tokens and their coefficients while training
+    # Called with token ids (n,) and their coefficients (n, K) wherever these are part of a gradient computation.
+    coefficients_hook: Callable[[Tensor, Tensor], None] | None = None
 
     @abstractmethod
     def table(self) -> Tensor:
-        """Every anchor: (K, d)."""
+        """Return all anchors: (K, d)."""
 
     @abstractmethod
     def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
+        """Return anchor indices, weights and a mask of the real pairs of tokens (n,), each (n, max_pairs).
+
+        Tokens with fewer pairs are padded with weight 0.
+        """
 
     def coefficients(self, ids: Tensor) -> Tensor:
-        """Rows of the transform T for tokens (n,): dense over the K anchors, zero where a token has no pair."""
+        """Return the rows of the transform T for tokens (n,): (n, K), zero for anchors a token does not use."""
         index, weight, _ = self.pairs_of(ids)
-        made = weight.new_zeros(len(ids), len(self.table())).scatter_add(1, index, weight)  # (n, K)
-        if self.listener is not None and made.requires_grad:
-            self.listener(ids, made)
-        return made
+        dense = weight.new_zeros(len(ids), len(self.table())).scatter_add(1, index, weight)  # (n, K)
+        if self.coefficients_hook is not None and dense.requires_grad:
+            self.coefficients_hook(ids, dense)
+        return dense
 
     def compose(self, ids: Tensor) -> Tensor:
-        """Composed tokens (n, d): the one-step look-up of Vocabulary Projection.
+        """Return composed tokens (n, d): the one-step look-up of Vocabulary Projection.
 
-        Going forward alone the sparse sum is many times faster; its backward pass is slow, so training multiplies by
-        dense coefficients instead.
+        The forward pass of the sparse sum is much faster than a product with dense coefficients, its backward pass
+        much slower: training uses the product, inference the sum.
         """
         anchors = self.table()
         if torch.is_grad_enabled() and len(anchors) <= DENSE_ANCHORS:
@@ -77,25 +108,33 @@ class Dictionary(nn.Module):
         return F.embedding_bag(index, anchors, mode="sum", per_sample_weights=weight)
 
     def expand(self, ids: Tensor, mask: Tensor) -> Expanded:
-        """The anchor sequence of a batch of ids (B, L): every token replaced by its anchors, in order."""
+        """Return the anchor sequence of a batch of ids (B, L): every token replaced by its anchors, in order."""
         batch, length = ids.shape
         index, weight, real = self.pairs_of(ids.flatten())  # (B L, k)
         real = real & mask.flatten().unsqueeze(1)
-        owner = real.nonzero()[:, 0]  # (S,): batch_map * L + pos_map
-        text = owner // length  # the paper's batch_map
-        ends = torch.bincount(text, minlength=batch)  # (B,)
-        column = torch.arange(len(owner), device=ids.device) - (ends.cumsum(0) - ends)[text]
-        shape = (batch, int(ends.max()))
+
+        # The text and the word of each of the S anchors: the paper's batch_map and pos_map.
+        token = real.nonzero()[:, 0]  # (S,)
+        text, word = token // length, token % length
+
+        # The anchors of a text fill the first columns of its row.
+        lengths = torch.bincount(text, minlength=batch)  # (B,)
+        first = lengths.cumsum(0) - lengths
+        column = torch.arange(len(token), device=ids.device) - first[text]
+        shape, cells = (batch, int(lengths.max())), (text, column)
         return Expanded(
-            ids.new_zeros(shape).index_put((text, column), index[real]),
-            weight.new_zeros(shape).index_put((text, column), weight[real]),
-            ids.new_zeros(shape).index_put((text, column), owner % length),
-            torch.arange(shape[1], device=ids.device) < ends.unsqueeze(1),
+            ids.new_zeros(shape).index_put(cells, index[real]),
+            weight.new_zeros(shape).index_put(cells, weight[real]),
+            ids.new_zeros(shape).index_put(cells, word),
+            torch.arange(shape[1], device=ids.device) < lengths.unsqueeze(1),
         )
 
 
 class AnchorEmbedding(Dictionary):
-    """Anchors and weights can be trained, the indices are fixed; with a packing, rounded as it will round them."""
+    """A codebook whose anchors and weights can be trained; which anchors a token uses is fixed.
+
+    With a packing, values are rounded in the forward pass as packing will round them (quantisation-aware training).
+    """
 
     def __init__(
         self, vocabulary: int, anchors: int, dim: int, pairs: int, max_pairs: int, packing: Packing | None = None
@@ -108,18 +147,18 @@ class AnchorEmbedding(Dictionary):
         self.register_buffer("counts", torch.ones(vocabulary, dtype=torch.uint8 if max_pairs < 2**8 else torch.int32))
         self.indices: Tensor
         self.counts: Tensor
-        self._offsets: tuple[object, Tensor] | None = None  # derived from counts, never stored
+        self._offsets = TensorCache[Tensor]()
 
     @classmethod
     def from_codebook(cls, codebook: Codebook) -> "AnchorEmbedding":
-        """The codebook as a layer, scaled so that composed rows have unit variance."""
+        """Make a layer of a codebook, scaled so that composed rows have unit variance."""
         layer = cls(codebook.vocabulary, len(codebook.anchors), codebook.dim, len(codebook.indices), codebook.max_pairs)
         layer.load_codebook(codebook)
         return layer
 
     @torch.no_grad()
     def load_codebook(self, codebook: Codebook) -> None:
-        """Take over a codebook's values (shapes must agree)."""
+        """Copy a codebook's values, scaled, into this layer (shapes must agree)."""
         norm = torch.cat([rows.norm(dim=1) for _, rows in codebook.blocks()]).clamp(min=1e-6)  # (N,)
         self.anchors.copy_(codebook.anchors * codebook.dim**0.5)
         self.weights.copy_(codebook.weights / norm.repeat_interleave(codebook.counts.long()))
@@ -128,40 +167,38 @@ class AnchorEmbedding(Dictionary):
 
     @property
     def offsets(self) -> Tensor:
-        """Where each token's pairs start; worked out anew when the counts have changed in any way."""
-        state = (id(self.counts), 0 if self.counts.is_inference() else self.counts._version)
-        if self._offsets is None or self._offsets[0] != state:
-            counts = self.counts.long()
-            self._offsets = (state, counts.cumsum(0) - counts)  # (N,)
-        return self._offsets[1]
+        """Position of each token's first pair: (N,)."""
+        return self._offsets.get([self.counts], lambda: self.counts.cumsum(0, dtype=torch.int64) - self.counts)
 
     def table(self) -> Tensor:
-        """Every anchor: (K, d)."""
+        """Return all anchors: (K, d)."""
         if self.packing is None:
             return self.anchors
+
+        # Shared anchors first, then rows kept whole in 8 bits, then those in 4 bits.
         shared = self.packing.shared or len(self.anchors)
         parts = self.anchors.split([shared, self.packing.fine, len(self.anchors) - shared - self.packing.fine])
         bits = (self.packing.anchor_bits, 8, 4)
         return torch.cat([rounded(part, width) for part, width in zip(parts, bits, strict=True) if len(part)])
 
     def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
-        column = torch.arange(self.max_pairs, device=ids.device)
-        mask = column < self.counts[ids].unsqueeze(1)  # (n, k)
-        slot = torch.where(mask, self.offsets[ids].unsqueeze(1) + column, 0)  # (n, k)
-        weight = self.weights.gather(0, slot.flatten()).view_as(slot) * mask  # its gradient is a plain sum
+        """Return anchor indices, weights and a mask of the real pairs of tokens (n,), each (n, max_pairs)."""
+        slot, mask = pair_slots(self.counts, self.offsets, ids, self.max_pairs)  # (n, k)
         index = self.indices[slot].long()
-        if self.packing is not None:
-            shared = self.packing.shared or len(self.anchors)
-            weight = torch.where(index >= shared, weight.abs(), weight)  # a row of one's own has no sign to store
-            levels = 2 ** (self.packing.weight_bits - 1) - 1
-            step = weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / levels
-            weight = weight + ((weight / step).round() * step - weight).detach()
-        return index, weight, mask
+        weight = self.weights.gather(0, slot.flatten()).view_as(slot) * mask  # gather has the fastest backward pass
+        return index, weight if self.packing is None else self._rounded(index, weight, self.packing), mask
+
+    def _rounded(self, index: Tensor, weight: Tensor, packing: Packing) -> Tensor:
+        """Weights (n, k) as they will be read back once packed; gradients pass through unchanged."""
+        shared = packing.shared or len(self.anchors)
+        weight = torch.where(index >= shared, weight.abs(), weight)  # rows kept whole are stored without a sign
+        levels = 2 ** (packing.weight_bits - 1) - 1
+        step = weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / levels
+        return weight + ((weight / step).round() * step - weight).detach()
 
 
 class PackedEmbedding(Dictionary):
-    """A packed codebook as a layer: what it stores is what it looks up, nothing is trained."""
+    """A packed codebook as a layer, read from its packed arrays without unpacking them; nothing is trained."""
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__()
@@ -169,27 +206,27 @@ class PackedEmbedding(Dictionary):
         self.max_pairs = self.shape.most
         for name, (kind, size) in self.shape.arrays().items():
             self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
-        self._starts: tuple[object, Tensor] | None = None
+        self._starts = TensorCache[Tensor]()
 
     def arrays(self) -> dict[str, Any]:
-        """The packed arrays."""
+        """Return the packed arrays by name."""
         return {name: getattr(self, name) for name in self.shape.arrays()}
 
     def starts(self) -> Tensor:
-        """Where blocks of tokens begin, worked out once; refuses arrays that were damaged."""
+        """Return where each block of tokens starts in the packed streams; raises `InputError` for damaged arrays."""
         codes: Tensor = self.get_buffer("codes")
-        state = (id(codes), codes.device, 0 if codes.is_inference() else codes._version)
-        if self._starts is None or self._starts[0] != state:
-            found = torch.from_numpy(packing.check(self.shape, self.arrays()))
-            self._starts = (state, found.to(codes.device))
-        return self._starts[1]
+
+        def compute() -> Tensor:
+            return torch.from_numpy(packing.check(self.shape, self.arrays())).to(codes.device)
+
+        return self._starts.get([codes], compute)
 
     def table(self) -> Tensor:
-        """Every anchor: (K, d)."""
+        """Return all anchors: (K, d)."""
         return packing.all_anchors(self.shape, self.arrays()).to(self.get_buffer("scale_range").dtype)
 
     def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Anchors and weights of tokens (n,), padded to `max_pairs` with weight 0, and a mask of the real ones."""
+        """Return anchor indices, weights and a mask of the real pairs of tokens (n,), each (n, max_pairs)."""
         index, weight, real = packing.lookup(self.shape, self.arrays(), self.starts(), ids)
         return index, weight.to(self.get_buffer("scale_range").dtype), real
 
@@ -203,51 +240,51 @@ class LexiconLayer(nn.Module):
         for name, (kind, size) in self.shape.arrays().items():
             self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
         self.scores = PackedEmbedding(self.shape.scores)
-        self._tables: tuple[Tensor, Tensor, Tensor] | None = None  # keys, squared idf, scores: made when first used
-
-    def _load_from_state_dict(self, *given: Any) -> None:
-        super()._load_from_state_dict(*given)
-        self._tables = None
+        self._tables = TensorCache[tuple[Tensor, Tensor, Tensor]]()
 
     def unpacked(self) -> Lexicon:
-        """The same for numpy."""
+        """Return the same lexicon for numpy."""
         tensors = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
         return unpack(self.shape, {n: (t.float() if t.is_floating_point() else t).numpy() for n, t in tensors.items()})
 
-    def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys (n,), squared idf (n + 1,) and scores (n + 1, C) on a device; the last row is that of no entry."""
-        if self._tables is None or self._tables[0].device != device:
-            found = self.unpacked()
-            squares, scores = np.append(found.idf**2, 0), np.vstack([found.scores, 0 * found.bias])
-            tables = (found.keys, squares.astype(np.float32), scores.astype(np.float32))
-            with torch.inference_mode(False):
-                keys, weight, table = (torch.from_numpy(array).to(device) for array in tables)
-            self._tables = (keys, weight, table)
-        return self._tables
+    def tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return keys (n,), squared idf (n + 1,) and scores (n + 1, C); the last row, of zeros, stands for no entry."""
+        return self._tables.get(self.buffers(), self._unpack_tables)
+
+    def _unpack_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        lexicon, device = self.unpacked(), self.get_buffer("bias").device
+        squares = np.append(lexicon.idf**2, 0).astype(np.float32)
+        scores = np.vstack([lexicon.scores, np.zeros_like(lexicon.bias)]).astype(np.float32)
+        with torch.inference_mode(False):
+            keys, square, score = (torch.from_numpy(array).to(device) for array in (lexicon.keys, squares, scores))
+        return keys, square, score
 
     @torch.no_grad()
     def entries(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Distinct entries of each text, ascending: (B, 2 L - 1), the number of entries where there is none."""
-        keys = self.tables(ids.device)[0]
+        """Return the distinct entries of each text, ascending: (B, 2 L - 1), padded with the number of entries."""
+        keys = self.tables()[0]
         none = len(keys)
-        pairs = self.shape.vocabulary * (ids[:, :-1] + 1) + ids[:, 1:]
-        wanted = torch.cat([ids, pairs], 1)
+
+        # The keys of all tokens, then of all pairs of neighbouring tokens.
+        bigrams = self.shape.vocabulary * (ids[:, :-1] + 1) + ids[:, 1:]
+        wanted = torch.cat([ids, bigrams], 1)
         real = torch.cat([mask, mask[:, :-1] & mask[:, 1:]], 1)
-        place = torch.searchsorted(keys, wanted).clamp(max=none - 1)
-        entry = torch.where(real & (keys[place] == wanted), place, none).sort(1).values
+
+        found = torch.searchsorted(keys, wanted).clamp(max=none - 1)
+        entry = torch.where(real & (keys[found] == wanted), found, none).sort(1).values
         repeated = F.pad(entry[:, 1:] == entry[:, :-1], (1, 0))
         return entry.masked_fill(repeated, none)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """What the entries of each text add to its class scores: (B, C)."""
-        _, squares, scores = self.tables(ids.device)
+        """Return what the entries of each text add to its class scores: (B, C)."""
+        _, squares, scores = self.tables()
         entry = self.entries(ids, mask)
         norm = squares[entry].sum(1, keepdim=True).sqrt().clamp(min=1e-12)  # (B, 1)
         return F.embedding_bag(entry, scores, mode="sum") / norm + self.get_buffer("bias").float()
 
 
 def rounded(rows: Tensor, bits: int) -> Tensor:
-    """Rows as `packing.quantised` will give them back; gradients pass as if nothing had happened."""
+    """Round rows as `packing.quantised` will; gradients pass through unchanged."""
     with torch.no_grad():
         if bits == 16:
             near = rows.half().float()
@@ -260,19 +297,19 @@ def rounded(rows: Tensor, bits: int) -> Tensor:
 
 
 class RoundedLinear(nn.Linear):
-    """A linear layer whose weights are rounded to so many bits on their way, as packing will."""
+    """A linear layer that rounds its weights to `bits` bits in the forward pass, as packing will."""
 
     def __init__(self, inputs: int, outputs: int, bits: int) -> None:
         super().__init__(inputs, outputs)
         self.bits = bits
 
     def forward(self, x: Tensor) -> Tensor:
-        """As a linear layer."""
+        """Apply the layer to (..., inputs)."""
         return F.linear(x, rounded(self.weight, self.bits), self.bias)
 
 
 class PackedLinear(nn.Module):
-    """A linear layer that keeps its weights in 4, 8 or 16 bits, also in memory."""
+    """A linear layer that stores its weights in 4, 8 or 16 bits, in memory as on disk."""
 
     def __init__(self, inputs: int, outputs: int, bits: int) -> None:
         super().__init__()
@@ -283,12 +320,12 @@ class PackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """As a linear layer."""
+        """Apply the layer to (..., inputs)."""
         return F.linear(x, packing.layer_weight(self.weight, self.scales, self.inputs).to(x.dtype), self.bias)
 
 
 def linear(inputs: int, outputs: int, bits: int, packed: bool) -> nn.Module:
-    """A linear layer: plain (no bits), as it will be packed, or packed."""
+    """Make a linear layer: in full precision (`bits` 0), rounded as packing will round it, or packed."""
     if not bits:
         return nn.Linear(inputs, outputs)
     return PackedLinear(inputs, outputs, bits) if packed else RoundedLinear(inputs, outputs, bits)

@@ -1,10 +1,10 @@
-"""The one error a user can mend: what was given, and what would fit, in one line."""
+"""InputError: wrong input, with a message of one line that says what was given and what would fit."""
 
 
 class InputError(ValueError):
-    """Bad input from outside: a file, a setting, a folder. The command line shows it as one line, exit 2."""
+    """A file, setting or folder cannot be used. The command line shows the message and exits with status 2."""
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, on one line."""
+    """Return the first line of an error's message, or the name of its class where the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,6 +1,6 @@
-"""How good predictions are: accuracy, macro F1, precision, recall, the confusion matrix, spread over seeds.
+"""Metrics of predictions: one class for each evaluation of classification, multi-label, regression and tagging.
 
-Several labels a text, and numbers, have figures of their own; `best_by` names the one a run is steered by.
+`best_by` of each class names the metric that training selects the best model by.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from ade.data.conll import OUTSIDE, TaggedDataset
 from ade.data.dataset import Dataset
-from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE
 from ade.data.tokenize import CHUNK
 from ade.errors import InputError
 from ade.predictor import Predictor
@@ -19,20 +19,20 @@ from ade.predictor import Predictor
 if TYPE_CHECKING:
     from ade.classifier import Tagger
 
-MOST_LABELS = 2000  # of a confusion matrix
-SCORES = 1 << 26  # held at a time in evaluation
+MAX_CONFUSION_LABELS = 2000  # a larger confusion matrix is not built
+MAX_SCORES = 1 << 26  # class scores held in memory at a time
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Figures as fractions; precision and recall are means over the classes that occur."""
+    """Metrics of single-label classification; macro F1, precision and recall are means over the classes that occur."""
 
     accuracy: float
     macro_f1: float
     precision: float
     recall: float
     n: int
-    counts: np.ndarray  # (m, 3): a true label, a predicted one, how often they met; in order, zeros left out
+    counts: np.ndarray  # (m, 3): true class, predicted class, number of texts (where not 0)
     names: tuple[str, ...]
     best_by: ClassVar[str] = "accuracy"
 
@@ -40,67 +40,71 @@ class Evaluation:
     def confusion(self) -> np.ndarray:
         """The confusion matrix (C, C): rows are true labels, columns predicted ones."""
         count = len(self.names)
-        if count > MOST_LABELS:
+        if count > MAX_CONFUSION_LABELS:
             raise InputError(f"no confusion matrix of {count:,} labels; `counts` has its entries that are not 0")
         matrix = np.zeros((count, count), dtype=np.int64)
         matrix[self.counts[:, 0], self.counts[:, 1]] = self.counts[:, 2]
         return matrix
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures alone, ready for JSON."""
+        """Return the metrics without the confusion matrix, ready for JSON."""
         return {name: getattr(self, name) for name in ("accuracy", "macro_f1", "precision", "recall", "n")}
 
 
 @dataclass(frozen=True)
-class SeveralEvaluation:
-    """Figures of texts with any number of labels; micro over all marks, macro over the labels that occur."""
+class MultiLabelEvaluation:
+    """Metrics of multi-label classification; micro averages count every text and label, macro the labels that occur."""
 
     micro_f1: float
     macro_f1: float
     precision: float  # micro
     recall: float  # micro
-    exact: float  # texts whose labels are all right
+    exact: float  # fraction of texts whose labels are all right (subset accuracy)
     n: int
     best_by: ClassVar[str] = "micro_f1"
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures, ready for JSON."""
+        """Return the metrics, ready for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class NumberEvaluation:
-    """Figures of numbers; r2 is the share of their variance that is explained, a correlation nothing where one is
-    constant."""
+class RegressionEvaluation:
+    """Metrics of regression; a correlation is None where the true or the predicted numbers are all equal."""
 
     r2: float
     pearson: float | None
     spearman: float | None
-    mean_error: float  # absolute
+    mean_error: float  # mean absolute error
     root_mean_square_error: float
     n: int
     best_by: ClassVar[str] = "r2"
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures, ready for JSON."""
+        """Return the metrics, ready for JSON."""
         return asdict(self)
 
 
-AnyEvaluation = Evaluation | SeveralEvaluation | NumberEvaluation
-KINDS: dict[str, type[AnyEvaluation]] = {SINGLE: Evaluation, MULTI: SeveralEvaluation, REGRESSION: NumberEvaluation}
+AnyEvaluation = Evaluation | MultiLabelEvaluation | RegressionEvaluation
+EVALUATIONS: dict[str, type[AnyEvaluation]] = {
+    SINGLE: Evaluation,
+    MULTI: MultiLabelEvaluation,
+    REGRESSION: RegressionEvaluation,
+}
 
 
 def evaluate(classifier: Predictor, data: Dataset) -> AnyEvaluation:
-    """Predict every text of a data set and compare with its labels."""
+    """Predict every text of a dataset and compare the predictions with its labels."""
     if data.problem != classifier.problem:
         raise InputError(f"the model solves {classifier.problem}, the labels are of {data.problem}")
     data = data.relabelled(classifier.names)
     if len(data) == 0:
         raise InputError("nothing to evaluate: the data set has no rows")
     if data.problem != SINGLE:
-        return judged(data, classifier.predict_scores(data.texts), classifier.names)
+        return evaluate_scores(data, classifier.predict_scores(data.texts), classifier.names)
 
-    size = max(1, min(CHUNK, SCORES // len(classifier.names)))  # the scores of all texts may not fit into memory
+    # With many labels the scores of all texts may not fit into memory.
+    size = max(1, min(CHUNK, MAX_SCORES // len(classifier.names)))
     best = [
         classifier.predict_scores(data.texts[start : start + size], start).argmax(1)
         for start in range(0, len(data), size)
@@ -108,20 +112,21 @@ def evaluate(classifier: Predictor, data: Dataset) -> AnyEvaluation:
     return compare(data.labels, np.concatenate(best), classifier.names)
 
 
-def judged(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
-    """Figures from a model's scores (n, C) of the rows of a data set."""
+def evaluate_scores(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
+    """Evaluate a model's scores (n, C) for the rows of a dataset."""
     if data.problem == REGRESSION:
         return compare_numbers(data.labels, scores[:, 0])
     if data.problem == MULTI:
-        return compare_several(data.labels, scores >= 0)
+        return compare_multi_label(data.labels, scores >= MULTI_LABEL_LOGIT)
     return compare(data.labels, scores.argmax(1), names)
 
 
-def compare_several(truth: np.ndarray, predicted: np.ndarray) -> SeveralEvaluation:
-    """Figures from true and predicted marks (n, C)."""
-    hits, given, real = (truth & predicted).sum(0), predicted.sum(0), truth.sum(0)
+def compare_multi_label(truth: np.ndarray, predicted: np.ndarray) -> MultiLabelEvaluation:
+    """Compute metrics from true and predicted boolean label matrices (n, C)."""
+    hits, given, real = (truth & predicted).sum(0), predicted.sum(0), truth.sum(0)  # (C,) each
     seen = (given + real) > 0
-    return SeveralEvaluation(
+
+    return MultiLabelEvaluation(
         micro_f1=float(2 * hits.sum() / max(1, (given + real).sum())),
         macro_f1=float((2 * hits[seen] / (given + real)[seen]).mean()) if seen.any() else 0.0,
         precision=float(hits.sum() / max(1, given.sum())),
@@ -131,12 +136,13 @@ def compare_several(truth: np.ndarray, predicted: np.ndarray) -> SeveralEvaluati
     )
 
 
-def compare_numbers(truth: np.ndarray, predicted: np.ndarray) -> NumberEvaluation:
-    """Figures from true and predicted numbers."""
+def compare_numbers(truth: np.ndarray, predicted: np.ndarray) -> RegressionEvaluation:
+    """Compute metrics from true and predicted numbers (n,)."""
     truth, predicted = truth.astype(np.float64), predicted.astype(np.float64)
-    error, spread_of = predicted - truth, truth - truth.mean()
-    variance = float((spread_of**2).sum())
-    return NumberEvaluation(
+    error, deviation = predicted - truth, truth - truth.mean()
+    variance = float((deviation**2).sum())
+
+    return RegressionEvaluation(
         r2=1 - float((error**2).sum()) / variance if variance else 0.0,
         pearson=_correlation(truth, predicted),
         spearman=_correlation(_ranks(truth), _ranks(predicted)),
@@ -153,41 +159,42 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float | None:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks, the mean one for equal values."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[place]
+    """Return the rank of each value, from 1; equal values share the mean of their ranks."""
+    _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[inverse]
 
 
 def compare(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Evaluation:
-    """Figures from true and predicted class numbers."""
+    """Compute metrics from true and predicted class numbers (n,)."""
     count = len(names)
     hits = np.bincount(truth[truth == predicted], minlength=count)  # (C,)
     given, real = np.bincount(predicted, minlength=count), np.bincount(truth, minlength=count)
-    seen = (given + real) > 0  # a class nobody has and nobody predicts says nothing
+    seen = (given + real) > 0  # classes that neither occur nor are predicted do not count
     precision, recall = hits / np.maximum(given, 1), hits / np.maximum(real, 1)
     f1 = 2 * hits / np.maximum(given + real, 1)
 
-    pairs, times = np.unique(truth.astype(np.int64) * count + predicted, return_counts=True)  # never (C, C)
+    # The confusion matrix as its nonzero entries: (C, C) may not fit into memory.
+    cells, times = np.unique(truth.astype(np.int64) * count + predicted, return_counts=True)
     return Evaluation(
         accuracy=float(hits.sum() / len(truth)),
         macro_f1=float(f1[seen].mean()),
         precision=float(precision[seen].mean()),
         recall=float(recall[seen].mean()),
         n=len(truth),
-        counts=np.stack([pairs // count, pairs % count, times], axis=1),
+        counts=np.stack([cells // count, cells % count, times], axis=1),
         names=tuple(names),
     )
 
 
-def spread(figures: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation over seeds."""
-    values = np.asarray(figures, dtype=np.float64)
+def spread(metrics: Sequence[float]) -> tuple[float, float]:
+    """Return mean and sample standard deviation of a metric over random seeds."""
+    values = np.asarray(metrics, dtype=np.float64)
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class TagEvaluation:
-    """The share of right tags; and of the spans that tags like B-PER, I-PER mark, as a whole and by their kind."""
+    """Metrics of tagging: accuracy counts words; F1, precision and recall count whole spans, as B-PER I-PER mark."""
 
     accuracy: float
     f1: float
@@ -198,12 +205,12 @@ class TagEvaluation:
     best_by: ClassVar[str] = "f1"
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures, ready for JSON."""
+        """Return the metrics, ready for JSON."""
         return asdict(self)
 
 
 def evaluate_tagger(tagger: "Tagger", data: TaggedDataset) -> TagEvaluation:
-    """Tag every sentence of a data set and compare with its tags."""
+    """Tag every sentence of a dataset and compare the tags with its own."""
     data = data.relabelled(tagger.names)
     if len(data) == 0:
         raise InputError("nothing to evaluate: the data set has no sentences")
@@ -211,7 +218,7 @@ def evaluate_tagger(tagger: "Tagger", data: TaggedDataset) -> TagEvaluation:
 
 
 def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], names: Sequence[str]) -> TagEvaluation:
-    """Figures from true and predicted tags; where no tag marks a span, every word is one."""
+    """Compute metrics from true and predicted tags; where no tag marks a span, every word is one."""
     real = {(i, span) for i, tags in enumerate(truth) for span in spans([names[tag] for tag in tags])}
     given = {(i, span) for i, tags in enumerate(predicted) for span in spans([names[tag] for tag in tags])}
     hits, words = len(real & given), sum(map(len, truth))
@@ -227,18 +234,19 @@ def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], n
 
 
 def spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """(first, after last, kind) of what tags mark: B- begins, I- goes on, E- ends, S- stands alone (or L-, U-).
+    """Yield (start, stop, kind) of the spans that tags mark.
 
-    A tag without such a mark is a span of its own, O is none. I- after another kind begins a span, too.
+    B- begins a span, I- continues it, E- (or L-) ends it, S- (or U-) is a span of one word. A tag without a prefix is
+    a span of one word, too; O is outside of all spans. I- after a span of another kind begins a new one.
     """
     start, kind = 0, None
     for i, tag in enumerate([*tags, OUTSIDE]):
-        mark, _, name = tag.partition("-") if tag[1:2] == "-" else ("S" if tag != OUTSIDE else "", "", tag)
-        if kind is not None and (mark not in "IEL" or not mark or name != kind):
+        prefix, _, name = tag.partition("-") if tag[1:2] == "-" else ("S" if tag != OUTSIDE else "", "", tag)
+        if kind is not None and (prefix not in "IEL" or not prefix or name != kind):
             yield start, i, kind
             kind = None
-        if mark and kind is None:
+        if prefix and kind is None:
             start, kind = i, name
-        if kind is not None and mark in "ESLU":
+        if kind is not None and prefix in "ESLU":
             yield start, i + 1, kind
             kind = None

@@ -1,7 +1,7 @@
-"""Output folders, locked and written so that no half of a result is left; and where a model lies.
+"""Output folders, written completely or not at all and by one process at a time; and finding model folders.
 
-A folder is ours where one of the marker files of its kind is in it. Only a missing folder, an empty one or one of ours
-is ever written into, by one process at a time: the lock is a file that the system releases however that process ends.
+A folder may be written where it is missing, empty, or holds an earlier result (a marker file of its kind is in it).
+The lock is a file that the operating system releases when the process ends, however it ends.
 """
 
 import contextlib
@@ -18,13 +18,17 @@ from safetensors import SafetensorError
 
 from ade.errors import InputError, first_line
 
-MARKER = "config.json"  # what makes a folder a model folder
-LOCK = ".ade-lock"  # the lock file of a folder that is filled in place
-TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # what a lock says that another process holds
+MARKER = "config.json"  # a folder with this file is a model folder
+LOCK = ".ade-lock"  # the lock file of a folder that is written in place, as a training run's
+TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # errors of a lock that another process holds
 
 
 def check_free(folder: Path, markers: Collection[str], allowed: bool, way_out: str = "--overwrite") -> None:
-    """Refuse an output folder that holds something else, or one of ours (a marker is in it) unless allowed."""
+    """Raise `InputError` for a folder that may not be written.
+
+    That is one with other files in it or, unless `allowed`, one with an earlier result, which has one of the
+    `markers`. `way_out` names the flag that would allow it.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, an output folder is needed")
     names = {path.name for path in folder.iterdir()} - {LOCK} if folder.exists() else set()
@@ -38,30 +42,30 @@ def check_free(folder: Path, markers: Collection[str], allowed: bool, way_out: s
 
 @contextmanager
 def new_folder(folder: Path, markers: Collection[str], overwrite: bool = False) -> Iterator[Path]:
-    """A folder to write into that takes the name `folder` only when all of it has been written.
+    """Yield a draft folder to write into; it is renamed to `folder` when the block has ended without an error.
 
-    That it can be written is made sure of at once, before anything takes time, and nobody else may write it meanwhile.
+    Whether `folder` can be written is checked at once, before any long computation, and it stays locked meanwhile.
     """
     check_free(folder, markers, overwrite)
-    folder = folder.resolve()  # a link stays a link
+    folder = folder.resolve()  # a symbolic link stays one
     draft, old, lock = (folder.with_name(f".{folder.name}.ade-{what}") for what in ("draft", "old", "lock"))
-    with made(folder.parent), locked(lock, folder), full_disk(folder):
-        _settle(folder, draft, old)
-        check_free(folder, markers, overwrite)  # again: it is ours alone only now
+    with created(folder.parent), locked(lock, folder), full_disk(folder):
+        _clean_up(folder, draft, old)  # what a killed process left
+        check_free(folder, markers, overwrite)  # again, now that no other process can write it
         try:
             draft.mkdir()
             yield draft
-            for path in draft.iterdir():  # safetensors writes for the owner alone
+            for path in draft.iterdir():  # safetensors makes files that only their owner may read
                 path.chmod(0o644)
             if folder.exists():
                 os.replace(folder, old)
             os.replace(draft, folder)
         finally:
-            _settle(folder, draft, old)
+            _clean_up(folder, draft, old)
 
 
-def _settle(folder: Path, draft: Path, old: Path) -> None:
-    """Remove what was on the way in or out; what was there before comes back where nothing took its place."""
+def _clean_up(folder: Path, draft: Path, old: Path) -> None:
+    """Remove the draft and the replaced folder; restore the latter where nothing has taken its place."""
     if old.exists() and not folder.exists():
         os.replace(old, folder)
     for path in (draft, old):
@@ -70,7 +74,7 @@ def _settle(folder: Path, draft: Path, old: Path) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A path to write to that replaces `path` in one step, only when all of it has been written."""
+    """Yield a draft path to write to; it replaces `path` when the block has ended without an error."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with full_disk(path):
@@ -84,7 +88,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def full_disk(path: Path) -> Iterator[None]:
-    """What safetensors makes of a full disk, as one clear error."""
+    """Turn the error that safetensors raises for a full disk into an `InputError`."""
     try:
         yield
     except SafetensorError as error:
@@ -92,8 +96,8 @@ def full_disk(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def made(folder: Path) -> Iterator[None]:
-    """Make a folder and the folders above it; those that are still empty at the end go again."""
+def created(folder: Path) -> Iterator[None]:
+    """Create a folder and its parents; of those created, remove the ones that are empty at the end."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,24 +107,27 @@ def made(folder: Path) -> Iterator[None]:
         yield
     finally:
         for path in missing:
-            with contextlib.suppress(OSError):  # it holds something
+            with contextlib.suppress(OSError):  # not empty
                 path.rmdir()
 
 
 @contextmanager
 def locked(path: Path, folder: Path) -> Iterator[None]:
-    """Hold the lock file of an output folder; refuse the folder where another process holds it."""
-    descriptor = _held(path, folder)
+    """Hold the lock file of an output folder; raises `InputError` where another process holds it."""
+    descriptor = _open_locked(path, folder)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows does not remove what is open
-            path.unlink()  # while it is held: who has opened it meanwhile finds it gone, and looks again
+        with contextlib.suppress(OSError):  # Windows does not remove open files
+            path.unlink()  # before it is released: a process that has opened it meanwhile finds it gone and retries
         os.close(descriptor)
 
 
-def _held(path: Path, folder: Path) -> int:
-    """The lock file, opened and locked; still the one at its path, not one that its last holder has removed."""
+def _open_locked(path: Path, folder: Path) -> int:
+    """Open and lock the lock file, and return its descriptor.
+
+    Tries again where the file was removed by its last holder between opening and locking.
+    """
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -132,7 +139,7 @@ def _held(path: Path, folder: Path) -> int:
             if error.errno in TAKEN:
                 os.close(descriptor)
                 raise InputError(f"{folder}: another run is writing there; wait or choose a new folder") from None
-            return descriptor  # a file system without locks
+            return descriptor  # the file system has no locks
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
@@ -152,7 +159,7 @@ else:
 
 
 def model_folder(source: str | Path) -> Path:
-    """A model folder as it is; a name on the hub as a folder of what a model needs from there, nothing that runs."""
+    """Return a model folder; for a name on the hub, the folder its weights and JSON files were downloaded to."""
     path, parts = Path(source), str(source).split("/")
     if path.exists() or len(parts) != 2 or not all(parts) or parts[0] in (".", ".."):
         return path
@@ -160,12 +167,12 @@ def model_folder(source: str | Path) -> Path:
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(str(source), allow_patterns=["*.json", "model.safetensors"]))
-    except Exception as error:  # no such name, the hub out of reach, the package not there
+    except Exception as error:  # unknown name, hub out of reach, package not installed
         raise InputError(f"{source}: neither a model folder nor a reachable hub name ({first_line(error)})") from None
 
 
 def kind_of(source: str | Path) -> str:
-    """The class a model folder was saved as; nothing where the folder does not say."""
+    """Return the name of the class a model folder was saved as; an empty string where it has none."""
     try:
         known = json.loads((model_folder(source) / MARKER).read_text("utf8")).get("architectures")
     except InputError:
@@ -177,7 +184,7 @@ def kind_of(source: str | Path) -> str:
 
 @contextmanager
 def reading_model(folder: Path) -> Iterator[None]:
-    """Around the reading of a model folder: whatever is wrong with it is one clear error that names it."""
+    """Turn any error of reading a model folder into an `InputError` of one line that names the folder."""
     if not (folder / MARKER).is_file():
         raise InputError(f"{folder}: not a model folder (no {MARKER}); make one with 'ade train'")
     try:
@@ -186,5 +193,5 @@ def reading_model(folder: Path) -> Iterator[None]:
         if str(folder) in str(error):
             raise
         raise InputError(f"{folder}: {error}") from None
-    except Exception as error:  # whatever the libraries make of a foreign or broken folder
+    except Exception as error:  # of any library: the folder is damaged or of another kind
         raise InputError(f"{folder}: not a readable ADE model ({first_line(error)})") from None

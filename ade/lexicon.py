@@ -1,14 +1,13 @@
-"""The lexicon: tokens and pairs of neighbouring tokens whose scores are added to the model's.
+"""The lexicon: unigrams and bigrams of tokens whose scores are added to the model's.
 
-A linear model over what a text says literally, beside the anchors' meaning. Its features are the distinct tokens and
-the distinct pairs of neighbouring tokens of a whole text, weighted by inverse document frequency and scaled to unit
-length:
+A linear classifier beside the model. Its features are the distinct tokens and the distinct bigrams of a whole text,
+weighted by inverse document frequency (idf) and scaled to unit length:
 
     logits += bias + sum_f s_f / sqrt(sum_f idf_f^2)        over the entries f found in the text, s_f = idf_f w_f
 
-Entries are further dictionary entries, and are stored as tokens are: a few (index, weight) pairs over shared rows of
-class scores. Keys are stored in about 2 + log2(range / entries) bits each (Elias-Fano), inverse document frequencies
-in 4 bits. `training/lexicon_fit.py` makes one. Loads numpy alone.
+The class scores s_f are stored as a codebook stores tokens: a few (index, weight) pairs over shared rows of scores.
+Keys take about 2 + log2(range / entries) bits each (Elias-Fano coding), idf values 4 bits. `training/lexicon_fit.py`
+fits a lexicon; this file imports only numpy.
 """
 
 from collections.abc import Mapping
@@ -22,25 +21,25 @@ from ade.packing.format import PAD, Shape, pack_bits, read_bits
 from ade.packing.pairs import PackedPairs
 
 IDF_BITS = 4
-PREFIX = "lexicon."  # of its arrays in a model's state
-SCORES = "scores."  # of those that hold the class scores, within
+PREFIX = "lexicon."  # of the lexicon's arrays in a model's state dict
+SCORES = "scores."  # after it, of the arrays of the packed class scores
 
 
 @dataclass(frozen=True)
 class LexiconShape:
-    """What the arrays of a stored lexicon cannot say themselves."""
+    """The sizes of a stored lexicon, from which the shapes of its arrays follow."""
 
     entries: int
     vocabulary: int
-    scores: Mapping[str, int]  # the shape of the packed class scores: a "token" an entry, as wide as there are labels
+    scores: Mapping[str, int]  # `packing.format.Shape` of the class scores: a row per entry, a column per label
 
     @property
     def low_bits(self) -> int:
-        """Bits of a key that are stored as they are; the rest is a unary code."""
+        """Low bits of a key that are stored as they are; the high bits are coded in unary."""
         return max(0, (key_range(self.vocabulary) // max(1, self.entries)).bit_length() - 1)
 
     def arrays(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Type and shape of every array but those of the class scores."""
+        """Return type and shape of every array except those of the class scores."""
         high = self.entries + (key_range(self.vocabulary) >> self.low_bits) + 1
         return {
             "keys_low": ("uint8", (-(-self.entries * self.low_bits // 8) + PAD,)),
@@ -51,26 +50,29 @@ class LexiconShape:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
+        """Return the sizes as a dictionary, ready for JSON."""
         return asdict(self)
 
 
 def key_range(vocabulary: int) -> int:
-    """Keys lie below this: a token's key is its id, a pair's is vocabulary * (first + 1) + second."""
+    """Return the number of possible keys: a token's key is its id, a bigram's vocabulary * (first + 1) + second."""
     return vocabulary * (vocabulary + 1)
 
 
 def keys_of(ids: np.ndarray, offsets: np.ndarray, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keys of all tokens and neighbouring pairs of texts kept end to end, and the text each belongs to."""
+    """Return the keys of all tokens and bigrams of texts, and the number of the text of each.
+
+    The tokens of text i are `ids[offsets[i]:offsets[i + 1]]`.
+    """
     ids = ids.astype(np.int64)
     text = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    together = text[1:] == text[:-1]
-    pairs = (vocabulary * (ids[:-1] + 1) + ids[1:])[together]
-    return np.concatenate([ids, pairs]), np.concatenate([text, text[1:][together]])
+    same_text = text[1:] == text[:-1]
+    bigrams = (vocabulary * (ids[:-1] + 1) + ids[1:])[same_text]
+    return np.concatenate([ids, bigrams]), np.concatenate([text, text[1:][same_text]])
 
 
 class Lexicon:
-    """A lexicon ready to score texts with numpy."""
+    """An unpacked lexicon, which scores texts with numpy."""
 
     def __init__(
         self, vocabulary: int, keys: np.ndarray, idf: np.ndarray, scores: np.ndarray, bias: np.ndarray
@@ -85,31 +87,33 @@ class Lexicon:
         return len(self.keys)
 
     def found(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct entries of texts kept end to end, and the text each was found in, in the order of the texts."""
+        """Return the distinct entries of each text and the number of the text of each, in the order of the texts."""
         if len(self) == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         keys, text = keys_of(ids, offsets, self.vocabulary)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
-        known = self.keys[place] == keys
-        both = np.sort(text[known] * len(self) + place[known])
-        both = both[np.flatnonzero(np.diff(both, prepend=-1))]
-        return both % len(self), both // len(self)
+        entry = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
+        known = self.keys[entry] == keys
+
+        # Distinct (text, entry), sorted: as one number each.
+        combined = np.sort(text[known] * len(self) + entry[known])
+        combined = combined[np.flatnonzero(np.diff(combined, prepend=-1))]
+        return combined % len(self), combined // len(self)
 
     def logits(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """What the lexicon adds to the class scores of texts kept end to end: (n, C)."""
+        """Return what the lexicon adds to the class scores of texts: (n, C)."""
         entry, text = self.found(ids, offsets)
         count = len(offsets) - 1
         scores = np.tile(self.bias, (count, 1))
         if len(entry):
             norm = np.sqrt(np.bincount(text, self.idf[entry] ** 2, count)).astype(np.float32)  # (n,)
-            first = np.flatnonzero(np.diff(text, prepend=-1))  # where each text with an entry begins
+            first = np.flatnonzero(np.diff(text, prepend=-1))  # the first entry of each text that has one
             sums = np.add.reduceat(self.scores[entry], first, 0)
             scores[text[first]] += sums / norm[text[first], None]
         return scores
 
 
 def pack_keys(keys: np.ndarray, shape: LexiconShape) -> dict[str, np.ndarray]:
-    """Ascending keys in Elias-Fano form: low bits as they are, high bits as gaps in unary."""
+    """Store ascending keys in Elias-Fano form: low bits as they are, high bits as gaps in unary."""
     low, high = keys & ((1 << shape.low_bits) - 1), keys >> shape.low_bits
     marks = np.zeros(8 * shape.arrays()["keys_high"][1][0], np.uint8)
     marks[high + np.arange(len(keys))] = 1
@@ -118,45 +122,45 @@ def pack_keys(keys: np.ndarray, shape: LexiconShape) -> dict[str, np.ndarray]:
 
 
 def unpack_keys(arrays: Mapping[str, np.ndarray], shape: LexiconShape) -> np.ndarray:
-    """What `pack_keys` stored; refuses what it cannot have stored."""
+    """Return the keys that `pack_keys` stored; raises `InputError` for damaged arrays."""
     marks = np.flatnonzero(np.unpackbits(arrays["keys_high"], bitorder="little"))
     if len(marks) != shape.entries:
         raise InputError("the lexicon's keys do not add up; the file is damaged")
-    places = np.arange(shape.entries)
-    low = read_bits(arrays["keys_low"], shape.low_bits, places) if shape.low_bits else 0
-    keys = ((marks - places) << shape.low_bits) | low
+    entry = np.arange(shape.entries)
+    low = read_bits(arrays["keys_low"], shape.low_bits, entry) if shape.low_bits else 0
+    keys = ((marks - entry) << shape.low_bits) | low
     if (np.diff(keys) <= 0).any() or keys.max(initial=0) >= key_range(shape.vocabulary):
         raise InputError("the lexicon's keys are not in order; the file is damaged")
     return keys
 
 
 def pack_idf(idf: np.ndarray) -> dict[str, np.ndarray]:
-    """Inverse document frequencies in 4 bits each, evenly between the smallest and the largest."""
+    """Store idf values in 4 bits each, on an even grid between the smallest and the largest."""
     low, high = float(idf.min(initial=1.0)), float(idf.max(initial=1.0))
     steps = np.round((idf - low) / max(high - low, 1e-6) * (2**IDF_BITS - 1)).astype(np.int64)
     return {"idf": pack_bits(steps, IDF_BITS), "idf_range": np.array([low, high], np.float32)}
 
 
 def unpack_idf(arrays: Mapping[str, np.ndarray], entries: int) -> np.ndarray:
-    """What `pack_idf` stored: (n,) float32."""
+    """Return the idf values that `pack_idf` stored: (n,) float32."""
     low, high = arrays["idf_range"].astype(np.float32)
     steps = read_bits(arrays["idf"], IDF_BITS, np.arange(entries))
     return (low + (high - low) * steps / (2**IDF_BITS - 1)).astype(np.float32)
 
 
 def lexicon_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Lexicon | None:
-    """The lexicon of a model's config and arrays; None where it has none."""
+    """Return the lexicon of a model's config and state dict; None where it has none."""
     if not config.get("lexicon"):
         return None
     arrays = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
     try:
         return unpack(LexiconShape(**config["lexicon"]), arrays)
     except (TypeError, KeyError) as error:
-        raise InputError(f"its lexicon is not one that can be ({error})") from None
+        raise InputError(f"the sizes of its lexicon are not valid ({error})") from None
 
 
 def unpack(shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> Lexicon:
-    """A stored lexicon, ready to score; `arrays` are those of `LexiconShape.arrays` and, with a prefix, the scores'."""
+    """Unpack a lexicon; `arrays` are those of `LexiconShape.arrays` and, under `SCORES`, those of the class scores."""
     for name, (kind, size) in shape.arrays().items():
         found = arrays.get(name)
         if found is None or str(found.dtype) != kind or found.shape != size:
@@ -165,6 +169,7 @@ def unpack(shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> Lexicon:
     keys = unpack_keys(arrays, shape)
     if packed.vocabulary != len(keys):
         raise InputError("the lexicon has not as many scores as keys; the file is damaged")
+
     shared = packed.anchors()  # (m, C)
     scores = np.empty((len(keys), shared.shape[1]), np.float32)
     for start in range(0, len(keys), 1 << 16):

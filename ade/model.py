@@ -1,29 +1,21 @@
 """The model: grouped positions, the Segment-Aware Transformer (SAT), attention pooling, a classifier.
 
-The paper's Algorithm 1 in three readings, one setting `attend`:
+The setting `attend` chooses between three readings of the paper's Algorithm 1:
   tokens   anchors are summed into tokens, SAT attends over L tokens (Algorithm 1 as printed)
   anchors  SAT attends over the expanded anchor sequence of length sum k_i (the paper's SAT section)
-  gated    SAT attends over tokens; what each token hears gates its own anchors, and it is composed again
+  gated    SAT attends over tokens; each token's attention output gates its anchors, then it is composed again
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import (
-    AutoModel,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 
-from ade.codebook import Codebook
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
 from ade.embedding import (
@@ -32,30 +24,18 @@ from ade.embedding import (
     Dictionary,
     LexiconLayer,
     PackedEmbedding,
-    PackedLinear,
     linear,
     real_tokens,
 )
 from ade.lexicon import LexiconShape
-from ade.packing.format import Packing, check, pack, pack_layer
-from ade.settings import Architecture
+from ade.packing.format import Packing
+from ade.positions import sinusoidal
+from ade.pretrained import AdePreTrainedModel
 
 
-def sinusoidal(positions: Tensor, dim: int) -> Tensor:
-    """Sinusoidal encodings of integer positions of any shape: (..., dim), sines and cosines in turn."""
-    half = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
-    angle = positions.unsqueeze(-1).float() * torch.exp(half * (-math.log(10000.0) / dim))
-    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :dim]
-
-
-def grouped_positions(counts: Tensor) -> Tensor:
-    """GPE's position indices: word i repeated k_i times, [3, 1, 4] -> [0, 0, 0, 1, 2, 2, 2, 2]."""
-    return torch.repeat_interleave(counts.clamp(min=1))
-
-
-def _spread(rows: Tensor, place: Tensor) -> Tensor:
-    """Rows of distinct tokens put where the tokens stand: (B, L, ...); on a GPU each token has a row already."""
-    return rows.view(*place.shape, -1) if rows.is_cuda else F.embedding(place, rows)
+def _scatter_rows(rows: Tensor, inverse: Tensor) -> Tensor:
+    """Scatter rows of distinct tokens back to token positions: (B, L, ...); on a GPU they are one per token already."""
+    return rows.view(*inverse.shape, -1) if rows.is_cuda else F.embedding(inverse, rows)
 
 
 class SegmentAwareTransformer(nn.Module):
@@ -68,13 +48,13 @@ class SegmentAwareTransformer(nn.Module):
         self.output = linear(dim, dim, bits, packed)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """What each element of (B, T, d) hears from the unmasked ones, before it is added to the element."""
+        """Return the attention output (B, T, d) of elements (B, T, d), without the residual connection."""
         query, key, value = self._split(x)
-        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-        return self.output(heard.transpose(1, 2).reshape(x.shape))
+        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])  # (B, H, T, d / H)
+        return self.output(heads.transpose(1, 2).reshape(x.shape))
 
     def attention(self, x: Tensor, mask: Tensor) -> Tensor:
-        """How much of what each element hears comes from each other one: (B, H, T, T), the softmax `forward` uses."""
+        """Return the attention weights that `forward` uses: (B, H, T, T), queries in rows, keys in columns."""
         query, key, _ = self._split(x)
         scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
         return scores.masked_fill(~mask[:, None, None, :], -torch.inf).softmax(3)
@@ -83,107 +63,6 @@ class SegmentAwareTransformer(nn.Module):
         batch, length, dim = x.shape
         split = self.projection(x).view(batch, length, 3, self.heads, dim // self.heads)
         return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
-
-
-class AdePreTrainedModel(PreTrainedModel):
-    """What every ADE model shares with transformers: its config and how fresh weights start."""
-
-    config_class = AdeConfig
-    base_model_prefix = "ade"
-    accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it where it accumulates
-    _weights: tuple[Any, Tensor] | None = None
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Everything stored, for numpy: what is packed as it is, the rest in float32."""
-        tensors = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
-        return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in tensors.items()}
-
-    @classmethod
-    def from_codebook(
-        cls,
-        codebook: Codebook,
-        labels: Sequence[str] = ("value",),
-        architecture: Architecture | None = None,
-        **more: Any,
-    ) -> Self:
-        """A fresh model on top of a codebook; `more` is problem, dropout and whatever else `AdeConfig` has."""
-        architecture, packing = architecture or Architecture(), codebook.packing
-        config = AdeConfig(
-            vocab_size=codebook.vocabulary,
-            hidden_size=codebook.dim,
-            anchors=len(codebook.anchors),
-            pairs=len(codebook.indices),
-            max_pairs=codebook.max_pairs,
-            id2label=dict(enumerate(labels)),
-            label2id={name: i for i, name in enumerate(labels)},
-            attend=architecture.attend,
-            sat=architecture.sat,
-            positions=architecture.positions,
-            pooling=architecture.pooling,
-            num_attention_heads=architecture.heads or None,
-            max_tokens=architecture.max_tokens,
-            packing=None if packing is None else replace(packing, layer_bits=architecture.layer_bits).as_dict(),
-            **more,
-        )
-        model = cls(config)
-        layer = model.base_model.embedding
-        assert isinstance(layer, AnchorEmbedding)
-        layer.load_codebook(codebook)
-        return model
-
-    @torch.no_grad()
-    def packed(self) -> Self:
-        """The same model in as few bits as its packing says; itself, where it has none or is packed already."""
-        if not self.config.packing or self.config.packed:
-            return self
-        packing = Packing(**self.config.packing)
-        state, inside = self.arrays(), "embedding." if self.base_model is self else "ade.embedding."
-        anchors, indices, weights, counts = (
-            state.pop(inside + name) for name in ("anchors", "indices", "weights", "counts")
-        )
-        shape, arrays = pack(anchors, indices, weights, counts.astype(np.int64), packing)
-        kept = {inside + name: array for name, array in arrays.items()}
-        for name, array in state.items():
-            layer = name.removesuffix(".weight")
-            if array.ndim == 2 and layer != name:
-                kept[name], kept[f"{layer}.scales"] = pack_layer(array, packing.layer_bits)
-            else:
-                kept[name] = array
-        check(shape, arrays)
-        made = type(self)(AdeConfig.from_dict({**self.config.to_dict(), "packed": asdict(shape)}))
-        made.load_state_dict({name: torch.from_numpy(array) for name, array in kept.items()})
-        return made.to(self.device).eval()
-
-    def _class_weights(self, like: Tensor) -> Tensor | None:
-        """How much each class counts in the loss, on the device; kept, since no recorded step could make it.
-
-        Weights of other classes than the model has, as under a new head, say nothing.
-        """
-        given = self.config.class_weights
-        if given is None or len(given) != like.shape[-1]:
-            return None
-        wanted = (tuple(given), like.device, like.dtype)
-        if self._weights is None or self._weights[0] != wanted:
-            with torch.inference_mode(False):
-                self._weights = (wanted, torch.tensor(given, device=like.device, dtype=like.dtype))
-        return self._weights[1]
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
-            if not getattr(module.weight, "_is_hf_initialized", False):
-                nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None and not getattr(module.bias, "_is_hf_initialized", False):
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, PackedLinear) and not getattr(module.bias, "_is_hf_initialized", False):
-            for tensor in (*module.buffers(), *module.parameters()):  # a head of another size starts with nothing
-                nn.init.zeros_(tensor)
-        elif isinstance(module, nn.LayerNorm) and not getattr(module.weight, "_is_hf_initialized", False):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, AnchorEmbedding) and not getattr(module.anchors, "_is_hf_initialized", False):
-            nn.init.normal_(module.anchors)
-            nn.init.normal_(module.weights)
 
 
 class AdeModel(AdePreTrainedModel):
@@ -206,46 +85,44 @@ class AdeModel(AdePreTrainedModel):
         self.post_init()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
-        """Contextual vectors of the tokens: (B, L, d)."""
+        """Return contextual vectors of the tokens: (B, L, d)."""
         return BaseModelOutput(last_hidden_state=self.token_states(input_ids, attention_mask))
 
     def token_states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Contextual vectors of the tokens (B, L, d); in `anchors` mode each is the mean of its anchors'."""
-        return self._token_states(*real_tokens(ids, mask))[:, : ids.shape[1]]
-
-    def _token_states(self, ids: Tensor, mask: Tensor) -> Tensor:
-        mask = self._visible(mask)
-        states, there = self._states(ids, mask)  # (B, T, d)
+        """Return contextual vectors of the tokens (B, L, d); in `anchors` mode the mean over each token's anchors."""
+        length = ids.shape[1]
+        ids, mask = real_tokens(ids, mask)
+        mask = self._drop_tokens(mask)
+        states, real = self._states(ids, mask)  # (B, T, d)
         if self.config.attend != "anchors":
-            return states
-        word = self.embedding.expand(ids, mask)[2].unsqueeze(2)  # (B, T, 1)
+            return states[:, :length]
+
+        word = self.embedding.expand(ids, mask).word.unsqueeze(2)  # (B, T, 1)
         sums = states.new_zeros(*ids.shape, states.shape[2])
-        sums = sums.scatter_add(1, word.expand_as(states), states * there.unsqueeze(2))
-        counts = states.new_zeros(*ids.shape, 1).scatter_add(1, word, there.unsqueeze(2).to(states.dtype))
-        return sums / counts.clamp(min=1)
+        sums = sums.scatter_add(1, word.expand_as(states), states * real.unsqueeze(2))
+        counts = states.new_zeros(*ids.shape, 1).scatter_add(1, word, real.unsqueeze(2).to(states.dtype))
+        return (sums / counts.clamp(min=1))[:, :length]
 
     def states(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Contextual vectors (B, T, d) and the mask (B, T) of the real ones."""
+        """Return contextual vectors (B, T, d) of the elements SAT attends over and the mask (B, T) of the real ones."""
         ids, mask = real_tokens(ids, mask)
-        return self._states(ids, self._visible(mask))
+        return self._states(ids, self._drop_tokens(mask))
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if self.sat is not None and self.config.attend == "gated":
-            types, place = self._types(ids)
-            return self._attend_gated(types, place, self._each_position(ids), mask), mask
+            return self._attend_gated(ids, mask), mask
         x, mask = self.elements(ids, mask)
         return (x if self.sat is None else x + self.sat(x, mask)), mask
 
     def elements(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What SAT attends over, (B, T, d), and its mask: one element for each token, or for each of its anchors."""
+        """Return the elements SAT attends over, tokens or in `anchors` mode anchors, (B, T, d), and their mask."""
         if self.config.attend == "anchors":
             return self._anchors(ids, mask)
-        types, place = self._types(ids)  # the look-up runs once for each distinct token
-        return self._tokens(types, place, self._each_position(ids)), mask
+        return self._tokens(*self._distinct(ids), self._word_positions(ids)), mask
 
-    def _tokens(self, types: Tensor, place: Tensor, position: Tensor) -> Tensor:
-        rows = self.norm(self.embedding.compose(types))  # (U, d)
-        return self.dropout(_spread(rows, place) + position)  # (B, L, d)
+    def _tokens(self, types: Tensor, inverse: Tensor, position: Tensor) -> Tensor:
+        rows = self.norm(self.embedding.compose(types))  # (U, d): each distinct token is composed once
+        return self.dropout(_scatter_rows(rows, inverse) + position)  # (B, L, d)
 
     def _anchors(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         anchor, weight, word, mask = self.embedding.expand(ids, mask)
@@ -255,40 +132,47 @@ class AdeModel(AdePreTrainedModel):
         element = F.embedding(anchor, self.norm(self.embedding.table())) * weight.unsqueeze(2)
         return self.dropout(element + position), mask  # (B, T, d)
 
-    def _attend_gated(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        heard = self._context(types, place, position, mask)
+    def _attend_gated(self, ids: Tensor, mask: Tensor) -> Tensor:
+        types, inverse = self._distinct(ids)
+        position = self._word_positions(ids)
+        context = self._context(types, inverse, position, mask)  # (B, L, d)
+
+        # Compose every token again, each of its anchors scaled by a gate.
         anchors = self.embedding.table()
         if len(anchors) <= DENSE_ANCHORS:
-            mixture = self.gates(heard) * _spread(self.embedding.coefficients(types), place)  # (B, L, K)
+            mixture = self.gates(context) * _scatter_rows(self.embedding.coefficients(types), inverse)  # (B, L, K)
             composed = mixture @ anchors
-        else:  # too many anchors to weigh them all: only a token's own
+        else:  # gates of all anchors would not fit into memory: only those of the token's own
             index, weight, _ = self.embedding.pairs_of(types)
-            own = F.embedding(index[place], anchors)  # (B, L, k, d)
-            gate = 2 * torch.sigmoid((own @ heard.unsqueeze(3)).squeeze(3) / self.config.hidden_size**0.5)
-            composed = ((gate * weight[place]).unsqueeze(2) @ own).squeeze(2)
-        return self.dropout(self.norm(composed) + position) + heard
+            own = F.embedding(index[inverse], anchors)  # (B, L, k, d)
+            gate = 2 * torch.sigmoid((own @ context.unsqueeze(3)).squeeze(3) / self.config.hidden_size**0.5)
+            composed = ((gate * weight[inverse]).unsqueeze(2) @ own).squeeze(2)
+        return self.dropout(self.norm(composed) + position) + context
 
-    def heard(self, ids: Tensor, mask: Tensor) -> Tensor | None:
-        """What gates each token's anchors: (B, L, d); nothing in a mode without gates."""
+    def context(self, ids: Tensor, mask: Tensor) -> Tensor | None:
+        """Return the attention output that gates each token's anchors, (B, L, d); None in a mode without gates."""
         if self.sat is None or self.config.attend != "gated":
             return None
-        return self._context(*self._types(ids), self._each_position(ids), mask)
+        return self._context(*self._distinct(ids), self._word_positions(ids), mask)
 
-    def _context(self, types: Tensor, place: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+    def _context(self, types: Tensor, inverse: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         assert self.sat is not None
-        return self.sat(self._tokens(types, place, position), mask)  # (B, L, d)
+        return self.sat(self._tokens(types, inverse, position), mask)  # (B, L, d)
 
-    def gates(self, heard: Tensor) -> Tensor:
-        """How much a context turns each anchor up or down: between 0 and 2, 1 where it says nothing."""
-        return 2 * torch.sigmoid(heard @ self.embedding.table().T / self.config.hidden_size**0.5)  # (..., K)
+    def gates(self, context: Tensor) -> Tensor:
+        """Return the factor of each anchor's weight in a context (..., d): (..., K), between 0 and 2, 1 is neutral."""
+        return 2 * torch.sigmoid(context @ self.embedding.table().T / self.config.hidden_size**0.5)
 
-    def _types(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Distinct tokens and where each token finds its own; on a GPU the tokens themselves, which needs no sync."""
+    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distinct tokens (U,) and the index (B, L) of each token among them.
+
+        On a GPU all tokens are returned as they are: finding the distinct ones would make the CPU wait for the GPU.
+        """
         if ids.is_cuda:
             return ids.flatten(), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
         return ids.unique(return_inverse=True)
 
-    def _each_position(self, ids: Tensor) -> Tensor:
+    def _word_positions(self, ids: Tensor) -> Tensor:
         return self._positions(torch.arange(ids.shape[1], device=ids.device))  # (L, d)
 
     def _positions(self, positions: Tensor) -> Tensor:
@@ -297,13 +181,14 @@ class AdeModel(AdePreTrainedModel):
         encoded = self.config.position_scale * sinusoidal(positions, self.config.hidden_size)
         return encoded.to(self.norm.weight.dtype)
 
-    def _visible(self, mask: Tensor) -> Tensor:
-        """Whole-token dropout: while training each text loses a random share of its tokens, never the first."""
+    def _drop_tokens(self, mask: Tensor) -> Tensor:
+        """Token dropout: in training, mask a random fraction (up to `token_dropout`) of each text, never its first."""
         if not self.training or self.config.token_dropout == 0:
             return mask
-        share = torch.rand(len(mask), 1, device=mask.device) * self.config.token_dropout
-        kept = torch.rand(mask.shape, device=mask.device) >= share
-        return mask & (kept | (mask.cumsum(1) == 1))  # wherever the first stands: padding may come before it
+        fraction = torch.rand(len(mask), 1, device=mask.device) * self.config.token_dropout
+        kept = torch.rand(mask.shape, device=mask.device) >= fraction
+        first = mask.cumsum(1) == 1  # padding may come before it
+        return mask & (kept | first)
 
 
 class AdeForSequenceClassification(AdePreTrainedModel):
@@ -322,28 +207,34 @@ class AdeForSequenceClassification(AdePreTrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Class logits, and the loss where labels are given: classes (B,), probabilities (B, C), numbers (B,)."""
+        """Return class logits (B, C), and the loss where labels are given.
+
+        Labels are class numbers (B,), probabilities (B, C), or the numbers (B,) of a regression.
+        """
         ids, mask = real_tokens(input_ids, attention_mask)
         logits = self._over_windows(ids, mask)  # (B, C)
+
         mean, deviation = scale_of(self.config.problem_type, self.config.scale)
         if (mean, deviation) != (0, 1):
             logits = logits.float() * deviation + mean
         if self.lexicon is not None:
             logits = logits.float() + self.lexicon(ids, mask)
+
         loss = None if labels is None else self._loss(logits.float(), labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _over_windows(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Class scores (B, C); of texts longer than `max_tokens` the mean over windows, weighted by their tokens."""
+        """Return class scores (B, C): the mean over windows of `max_tokens`, weighted by their number of tokens."""
         size, (batch, length) = self.config.max_tokens, ids.shape
         if length <= size:
             return self._scores(ids, mask)
-        count = -(-length // size)
+        count = -(-length // size)  # windows of a text
         ids, mask = (F.pad(tensor, (0, count * size - length)).view(-1, size) for tensor in (ids, mask))
+
         tokens = mask.sum(1)  # (B * count,): of each window
-        there = tokens.nonzero()[:, 0]
-        scores = self._scores(ids[there], mask[there]) * tokens[there].unsqueeze(1)
-        sums = scores.new_zeros(batch, scores.shape[1]).index_add(0, there // count, scores)
+        filled = tokens.nonzero()[:, 0]
+        scores = self._scores(ids[filled], mask[filled]) * tokens[filled].unsqueeze(1)
+        sums = scores.new_zeros(batch, scores.shape[1]).index_add(0, filled // count, scores)
         return sums / tokens.view(batch, count).sum(1, keepdim=True)
 
     def _scores(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -351,18 +242,19 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         return self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
 
     def attach_lexicon(self, shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> None:
-        """Add a fitted lexicon's scores to the model's from now on."""
+        """Add the scores of a fitted lexicon to the model's own."""
         self.config.lexicon = shape.as_dict()
         self.lexicon = LexiconLayer(self.config.lexicon)
         self.lexicon.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
         self.lexicon.to(self.device)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """By the problem the config states; where it does not, by what the labels look like, as transformers does."""
+        """Return the loss for the config's `problem_type`, which is inferred from the labels where it is not set."""
         config = self.config
-        if config.problem_type is None:
-            several = MULTI if labels.is_floating_point() else SINGLE
-            config.problem_type = REGRESSION if config.num_labels == 1 else several
+        if config.problem_type is None:  # as transformers infers it
+            classification = MULTI if labels.is_floating_point() else SINGLE
+            config.problem_type = REGRESSION if config.num_labels == 1 else classification
+
         if config.problem_type == REGRESSION:
             return F.mse_loss(logits.view_as(labels), labels.to(logits.dtype))
         weight = self._class_weights(logits)
@@ -371,18 +263,18 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         return F.cross_entropy(logits, labels, weight)
 
     def pool(self, states: Tensor, mask: Tensor) -> Tensor:
-        """The elements' mean, weighted by how much the pooler listens to each."""
-        return (self.listening(states, mask).unsqueeze(1) @ states).squeeze(1)  # (B, d)
+        """Return the mean of the elements (B, T, d) by their pooling weights: (B, d)."""
+        return (self.pooling_weights(states, mask).unsqueeze(1) @ states).squeeze(1)
 
-    def listening(self, states: Tensor, mask: Tensor) -> Tensor:
-        """The share of the pooled vector each element has: a softmax over one score an element, or all alike."""
+    def pooling_weights(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Return the weight of each element in the pooled vector, (B, T): a softmax of scores, or equal weights."""
         if self.config.pooling == "mean":
-            return (mask / mask.sum(1, keepdim=True)).to(states.dtype)  # (B, T)
-        return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)  # (B, T)
+            return (mask / mask.sum(1, keepdim=True)).to(states.dtype)
+        return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)
 
 
 class AdeForTokenClassification(AdePreTrainedModel):
-    """A label for every token: contextual vectors, dropout, one linear layer."""
+    """A tagger, which labels every token: contextual vectors, dropout, one linear layer."""
 
     def __init__(self, config: AdeConfig) -> None:
         super().__init__(config)
@@ -395,38 +287,17 @@ class AdeForTokenClassification(AdePreTrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> TokenClassifierOutput:
-        """Logits (B, L, C), and the cross-entropy of the tokens whose label (B, L) is not -100."""
+        """Return logits (B, L, C), and the cross-entropy of the tokens whose label (B, L) is not -100."""
         logits = self.classifier(self.dropout(self.ade.token_states(input_ids, attention_mask)))
         if labels is None:
             return TokenClassifierOutput(logits=logits)
-        flat, wanted = logits.float().flatten(0, 1), labels.flatten()  # (B L, C), (B L,)
-        weight = self._class_weights(flat)
-        total = F.cross_entropy(flat, wanted, weight, reduction="sum")
-        known = wanted >= 0
-        counted = known.sum() if weight is None else (weight[wanted.clamp(min=0)] * known).sum()
-        loss = total / counted.clamp(min=1e-6)  # nothing, not NaN, where no token has a label
+
+        flat, target = logits.float().flatten(0, 1), labels.flatten()  # (B L, C), (B L,)
+        weight, labelled = self._class_weights(flat), target >= 0
+        total = F.cross_entropy(flat, target, weight, reduction="sum")
+        counted = labelled.sum() if weight is None else (weight[target.clamp(min=0)] * labelled).sum()
+        loss = total / counted.clamp(min=1e-6)  # 0, not NaN, where no token has a label
         return TokenClassifierOutput(loss=loss, logits=logits)
-
-
-def count_parameters(dim: int = 768, labels: int = 4, anchors: int = 100) -> dict[str, int]:
-    """The paper's parameter table, counted on a real model; anchors and pairs are frozen, so not in the total."""
-    with torch.device("meta"):
-        config = AdeConfig(vocab_size=anchors, hidden_size=dim, anchors=anchors, max_pairs=1, num_labels=labels)
-        model = AdeForSequenceClassification(config)
-    assert model.ade.sat is not None
-    assert isinstance(model.ade.embedding, AnchorEmbedding)
-    parts = {
-        "contextualizer": model.ade.sat,
-        "layernorm": model.ade.norm,
-        "pooler": model.pooler,
-        "classifier": model.classifier,
-    }
-    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
-    return {
-        **counts,
-        "total_trainable": sum(counts.values()),
-        "anchors_frozen": model.ade.embedding.anchors.numel(),
-    }
 
 
 AutoModel.register(AdeConfig, AdeModel)

@@ -1,11 +1,11 @@
-"""The model card: what a model folder says of itself on the Hugging Face hub, from its own config and figures."""
+"""The model card: the README.md of a model folder, made from its config and metrics, for the Hugging Face hub."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION, TAGGER, names_of, problem_of
@@ -17,43 +17,103 @@ LICENCES = {  # as the hub spells them
     "cc-by-sa-3.0", "cc-by-sa-4.0", "cc0-1.0", "gemma", "gpl", "gpl-2.0", "gpl-3.0", "lgpl-3.0", "llama2", "llama3",
     "llama3.1", "llama3.2", "llama3.3", "mit", "mpl-2.0", "openrail", "unlicense",
 }  # fmt: skip
-METRICS = {  # of our figures, those the hub has a name for
+METRICS = {  # our name of a metric -> the hub's
     "accuracy": "accuracy", "macro_f1": "f1", "micro_f1": "f1", "f1": "f1", "precision": "precision",
     "recall": "recall", "pearson": "pearsonr", "spearman": "spearmanr", "mean_error": "mae",
     "root_mean_square_error": "rmse", "r2": "r_squared",
 }  # fmt: skip
-MOST_LABELS = 40  # listed by name
+MAX_LABELS = 40  # listed by name
+TEMPLATE = """---
+{{ card_data }}
+---
+
+# ADE on {{ data }}
+
+An Adaptive Dictionary Embeddings (ADE) model: every token is a weighted sum of a few shared anchor vectors, one \
+attention layer weighs them by context, and a linear layer predicts.
+
+- Predicts: {{ predicts }}
+{% if labels %}- Labels: {{ labels }}
+{% endif %}- Size: {{ size }}
+{% if about.teacher %}- Embedding table distilled from: {{ about.teacher }}, {{ license_note }}
+{% endif %}{% if about.data %}- Trained on: {{ about.data }}{% if about.rows %}, {{ rows }} rows{% endif %}
+{% endif %}{% if lexicon_entries %}- Lexicon: scores of {{ lexicon_entries }} n-grams are added to the model's
+{% endif %}{% if splits %}
+## Metrics
+
+| split | {{ metric_names | join(" | ") }} |
+| --- |{{ " ---: |" * metric_names | length }}
+{% for split, cells in splits.items() %}| {{ split }} | {{ cells | join(" | ") }} |
+{% endfor %}{% endif %}
+## How to use it
+
+`pip install ade-embeddings`, then with FOLDER a folder or this model's name on the hub:
+
+```python
+import ade  # registers the model with transformers
+
+print({{ usage }})
+```
+
+```python
+import ade
+from transformers import pipeline
+
+print(pipeline("{{ pipeline_tag }}", "FOLDER")("a text"))
+```
+
+Weights are safetensors; loading runs no code of this repository.
+"""
 
 
 def write_card(folder: Path, config: AdeConfig) -> None:
-    """Write the card of a model folder whose other files are there."""
+    """Write the model card of a folder that holds the other files of a model."""
     nbytes = (folder / "model.safetensors").stat().st_size
     (folder / CARD).write_text(card(config, nbytes), "utf8")
 
 
-def record(folder: Path, config: AdeConfig, split: str, figures: Mapping[str, Any]) -> None:
-    """Add figures of a split to what a finished model folder says of itself."""
-    config.about = {**config.about, split: dict(figures)}
+def record(folder: Path, config: AdeConfig, split: str, metrics: Mapping[str, Any]) -> None:
+    """Add the metrics of a split to the config and the model card of a model folder."""
+    config.about = {**config.about, split: dict(metrics)}
     config.save_pretrained(folder)
     write_card(folder, config)
 
 
 def card(config: AdeConfig, nbytes: int) -> str:
-    """The card: the metadata the hub reads, then what a person reads."""
-    about = config.about
-    data = about.get("data") or "unnamed"
-    text = f"---\n{metadata(config).to_yaml()}\n---\n\n# ADE on {data}\n\n{_what(config, nbytes)}\n"
-    figures = {split: about[split] for split in ("dev", "test") if about.get(split)}
-    if figures:
-        text += "\n## Figures\n\n| split | " + " | ".join(name for name in _names(figures)) + " |\n"
-        text += "| --- |" + " ---: |" * len(_names(figures)) + "\n"
-        for split, found in figures.items():
-            text += f"| {split} | " + " | ".join(_shown(found.get(name)) for name in _names(figures)) + " |\n"
-    return text + _how(config)
+    """Return the model card of a config, for weights of `nbytes` bytes."""
+    about, labels = config.about, names_of(config.id2label, config.num_labels)
+    problem = problem_of(config.problem_type, config.num_labels)
+    tagger = task(config) == "token-classification"
+    listed = [] if problem == REGRESSION else [*labels[:MAX_LABELS]]
+    if len(labels) > MAX_LABELS:
+        listed.append("...")
+    predicts = {MULTI: f"any of {len(labels)} labels for a text", REGRESSION: "a number for a text"}
+    splits = {split: about[split] for split in ("test", "dev") if about.get(split)}
+    entries = (about.get("lexicon") or {}).get("entries")
+    metric_names = list(dict.fromkeys(name for metrics in splits.values() for name in metrics))
+
+    content = ModelCard.from_template(
+        metadata(config),
+        template_str=TEMPLATE,
+        about=about,
+        data=about.get("data") or "unnamed",
+        predicts=predicts.get(problem, f"one of {len(labels)} labels for a {'word' if tagger else 'text'}"),
+        labels=", ".join(listed),
+        size=f"{nbytes:,} bytes, {config.anchors:,} anchors of width {config.hidden_size}",
+        license_note=f"licence: {about['license']}" if about.get("license") else "licence not known: look it up",
+        rows=f"{about.get('rows') or 0:,}",
+        lexicon_entries=f"{entries:,}" if entries else "",
+        splits={split: [_shown(splits[split].get(name)) for name in metric_names] for split in reversed(splits)},
+        metric_names=metric_names,
+        usage='ade.Tagger.load("FOLDER").predict(["a sentence of words"])'
+        if tagger
+        else 'ade.Classifier.load("FOLDER").predict(["a text", "another"])',
+    )
+    return f"{content}\n"
 
 
 def metadata(config: AdeConfig) -> ModelCardData:
-    """What the hub reads of a model."""
+    """Return the metadata of the card, which the hub reads."""
     about, teacher = config.about, str(config.about.get("teacher") or "")
     data = str(about.get("data") or "")
     fields: dict[str, Any] = {"library_name": "ade", "pipeline_tag": task(config), "tags": ["ade", "transformers"]}
@@ -75,12 +135,12 @@ def metadata(config: AdeConfig) -> ModelCardData:
 
 
 def task(config: AdeConfig) -> str:
-    """The hub's name of what a model does."""
+    """Return the hub's name of the task a model solves."""
     return "token-classification" if TAGGER in (config.architectures or []) else "text-classification"
 
 
 def licence(stated: str | None) -> dict[str, str]:
-    """A licence as the hub spells it; nothing where none is known."""
+    """Return the license fields of the metadata, spelled as on the hub; none where the license is not known."""
     if not stated or not stated.strip():
         return {}
     plain = re.sub(r"[\s_]+", "-", re.sub(r"\s*licen[cs]e.*", "", stated.strip().splitlines()[0].lower()))
@@ -90,64 +150,5 @@ def licence(stated: str | None) -> dict[str, str]:
     return {"license": "other", "license_name": re.sub(r"[^a-z0-9.-]+", "-", plain).strip("-") or "unknown"}
 
 
-def _what(config: AdeConfig, nbytes: int) -> str:
-    about, labels = config.about, names_of(config.id2label, config.num_labels)
-    kind = problem_of(config.problem_type, config.num_labels)
-    answer = {
-        MULTI: f"any of {len(labels)} labels for a text",
-        REGRESSION: "a number for a text",
-    }.get(kind, f"one of {len(labels)} labels for a {'word' if task(config) == 'token-classification' else 'text'}")
-    lines = [
-        "An Adaptive Dictionary Embeddings (ADE) model: every token is a handful of shared anchor vectors, one "
-        "attention layer weighs them by context, and a linear layer answers.",
-        "",
-        f"- Answers: {answer}",
-    ]
-    if kind != REGRESSION:
-        lines.append(f"- Labels: {', '.join(labels[:MOST_LABELS])}{', ...' if len(labels) > MOST_LABELS else ''}")
-    lines.append(f"- Size: {nbytes:,} bytes, {config.anchors:,} anchors of width {config.hidden_size}")
-    if about.get("teacher"):
-        terms = f", licence: {about['license']}" if about.get("license") else ", licence not known: look it up"
-        lines.append(f"- Embedding table distilled from: {about['teacher']}{terms}")
-    if about.get("data"):
-        lines.append(f"- Trained on: {about['data']}" + (f", {about['rows']:,} rows" if about.get("rows") else ""))
-    if about.get("lexicon", {}).get("entries"):
-        lines.append(f"- Lexicon: scores of {about['lexicon']['entries']:,} n-grams are added to the model's")
-    return "\n".join(lines)
-
-
-def _names(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for split in reversed(list(figures)) for name in figures[split]))
-
-
 def _shown(value: Any) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _how(config: AdeConfig) -> str:
-    tagging = task(config) == "token-classification"
-    use = (
-        'ade.Tagger.load("FOLDER").predict(["a sentence of words"])'
-        if tagging
-        else 'ade.Classifier.load("FOLDER").predict(["a text", "another"])'
-    )
-    return f"""
-## How to use it
-
-`pip install ade-embeddings`, then with FOLDER a folder or this model's name on the hub:
-
-```python
-import ade  # registers the model with transformers
-
-print({use})
-```
-
-```python
-import ade
-from transformers import pipeline
-
-print(pipeline("{task(config)}", "FOLDER")("a text"))
-```
-
-Weights are safetensors; loading runs no code of this repository.
-"""

@@ -1,4 +1,7 @@
-"""Text in, labels and probabilities out: what every way of running a model shares. Loads numpy and tokenizers alone."""
+"""Predictor: text in, labels and probabilities out; the base class of everything that runs a model.
+
+Imports only numpy and tokenizers, so that a model can run without torch.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,13 +11,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from ade.data.problems import LIKELY, MULTI, REGRESSION, SINGLE, Prediction
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, Prediction
 from ade.data.tokenize import CHUNK, WINDOWS, tokenize
 from ade.errors import InputError
 
 
 class Predictor(ABC):
-    """A model with its tokenizer; a subclass says how token ids become class scores."""
+    """A model with its tokenizer; subclasses implement how token ids become class scores."""
 
     tokenizer: Tokenizer
     max_tokens: int
@@ -22,64 +25,66 @@ class Predictor(ABC):
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The labels, in the order of the probabilities."""
+        """Label names, in the order of the columns of scores and probabilities."""
 
     @abstractmethod
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Class scores (n, C) of texts kept end to end: text i is `ids[offsets[i]:offsets[i + 1]]`."""
+        """Return the class scores (n, C) of n texts; the tokens of text i are `ids[offsets[i]:offsets[i + 1]]`."""
 
     @property
     def longest(self) -> int:
-        """Tokens that are read of a text: in windows of `max_tokens` where there are more."""
+        """The number of tokens a text is truncated to; beyond `max_tokens` it is read in several windows."""
         return WINDOWS * self.max_tokens
 
     @property
     @abstractmethod
     def problem(self) -> str:
-        """What an answer is: one label (`SINGLE`), any number of them (`MULTI`) or a number (`REGRESSION`)."""
+        """What is predicted: one label (`SINGLE`), any number of labels (`MULTI`) or a number (`REGRESSION`)."""
 
     def predict(self, texts: str | Sequence[str]) -> Any:
-        """What a text is taken for, or each of many: the most probable label, the likely ones, or a number."""
+        """Predict one text or a list of texts.
+
+        A prediction is the most probable label, a list of labels for a multi-label model, a number for a regression.
+        """
         if isinstance(texts, str):
             return self.predict([texts])[0]
         scores, names = self.predict_scores(texts), self.names
         if self.problem == SINGLE:
             return [names[i] for i in scores.argmax(1)]
         if self.problem == MULTI:
-            return [[names[i] for i in np.flatnonzero(row)] for row in self._likely(scores)]
+            return [[names[i] for i in np.flatnonzero(row)] for row in scores >= MULTI_LABEL_LOGIT]
         return scores[:, 0].tolist()
 
     def predict_proba(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Probabilities of the labels: (C,) for a text, (n, C) for many. Long texts are cut, empty ones allowed."""
+        """Return the probability of each label: (C,) for one text, (n, C) for a list of texts."""
         if isinstance(texts, str):
             return self.predict_proba([texts])[0]
         return self._probabilities(self.predict_scores(texts))
 
     def stream(self, texts: Iterable[str]) -> Iterator[Prediction]:
-        """Label and probability of each text of a stream of any length, in order, in flat memory."""
+        """Yield the prediction of each text of an iterable, in order; only a chunk of texts is held in memory."""
         source, first = iter(texts), 0
         while chunk := list(islice(source, CHUNK)):
             yield from self.predictions(chunk, first)
             first += len(chunk)
 
     def predictions(self, texts: Sequence[str], first: int = 0) -> list[Prediction]:
-        """Label and probability of each text; errors count the texts from `first`."""
+        """Return label and probability of each text; error messages number the texts from `first`."""
         scores, names = self.predict_scores(texts, first), self.names
         if self.problem == REGRESSION:
             return [Prediction(value, None) for value in scores[:, 0].tolist()]
-        chances = self._probabilities(scores)
+        probabilities = self._probabilities(scores)
+
         if self.problem == SINGLE:
             best = scores.argmax(1)
-            sure = chances[np.arange(len(best)), best].tolist()
-            return [Prediction(names[i], p) for i, p in zip(best, sure, strict=True)]
-        likely = [np.flatnonzero(row) for row in self._likely(scores)]
-        return [
-            Prediction([names[i] for i in own], row[own].tolist()) for own, row in zip(likely, chances, strict=True)
-        ]
+            highest = probabilities[np.arange(len(best)), best].tolist()
+            return [Prediction(names[i], probability) for i, probability in zip(best, highest, strict=True)]
 
-    def _likely(self, scores: np.ndarray) -> np.ndarray:
-        """Which of several labels are given: those of probability `LIKELY` or more."""
-        return scores >= np.log(LIKELY / (1 - LIKELY))
+        predicted = [np.flatnonzero(row) for row in scores >= MULTI_LABEL_LOGIT]
+        return [
+            Prediction([names[i] for i in labels], row[labels].tolist())
+            for labels, row in zip(predicted, probabilities, strict=True)
+        ]
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         if self.problem == REGRESSION:
@@ -90,7 +95,7 @@ class Predictor(ABC):
         return scores / scores.sum(1, keepdims=True)
 
     def predict_scores(self, texts: Sequence[str], first: int = 0) -> np.ndarray:
-        """Scores of the labels before they become probabilities, or the number predicted: (n, C)."""
+        """Return the scores (logits) of each text, or the predicted numbers of a regression: (n, C)."""
         if not hasattr(texts, "__len__"):
             raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
         parts = [

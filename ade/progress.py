@@ -1,19 +1,19 @@
-"""How long work tells its caller where it stands; nothing here prints."""
+"""Progress callbacks: long computations report to a function that the caller passes; nothing here prints."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-# (what is being done, steps done, steps in all, figures worth showing)
+# Called with the stage, the steps done, the steps in all, and metrics to show.
 Report = Callable[[str, int, int, Mapping[str, float]], None]
 
 
-def silent(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-    """Show nothing: what the library does unless it is handed something else."""
+def silent(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+    """Ignore the progress: the default of every `report` argument."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' own progress bars and reports off the terminal."""
+    """Turn off the progress bars and log messages of transformers within a `with` block."""
     from transformers.utils import logging as transformers_logging
 
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()

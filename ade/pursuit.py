@@ -1,8 +1,8 @@
-"""Pursuit: sparse pairs over shared anchors for the rows of a table, and the anchors that serve them best.
+"""The solver `pursuit`: anchors and sparse pairs for the rows of a table, by alternating minimisation.
 
-A k-means start, then rounds of batched orthogonal matching pursuit (which anchors, how much) and a closed-form update
-of the anchors. Rows are unit vectors, so the squared error of a least-squares fit is 1 - cos^2; weighting each row by
-1 / cos in the anchor update turns the steps from cos^2 towards the cosine itself.
+The anchors start as k-means centres; then rounds of orthogonal matching pursuit (which anchors a row uses, and with
+which weights) alternate with a least-squares update of the anchors. Rows are unit vectors, so the squared error of a
+least-squares fit is 1 - cos^2; weighting each row by 1 / cos in the update makes it maximise the cosine instead.
 """
 
 from collections.abc import Iterator
@@ -13,31 +13,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.codebook import Codebook
+from ade.codebook import BLOCK, Codebook
 from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import DistillationSettings
 
-DENSE = 1024  # up to so many anchors, products of dense coefficients are quicker than sums over pairs
+DENSE_ANCHORS = 1024  # up to this K, products of dense coefficients are faster than sums over pairs
 
 
 @dataclass
 class Rows:
-    """Unit rows of the teacher, block by block, with the weight of each in the objective."""
+    """The rows of the teacher's table, scaled to unit length, and the weight of each in the objective."""
 
-    table: Tensor  # (N, d), any float type, stays where it is
+    table: Tensor  # (N, d), any float type, on any device
     importance: Tensor  # (N,) mean 1
-    device: torch.device
+    device: torch.device  # where rows are needed
 
     def __len__(self) -> int:
         return len(self.table)
 
     def take(self, rows: Tensor) -> Tensor:
-        """Unit rows by number, on the device."""
+        """Return unit rows by their indices (n,), on the device: (n, d)."""
         return F.normalize(self.table[rows].to(self.device, torch.float32), dim=1)
 
     def blocks(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """All of it: where a block is, its unit rows, their importance."""
+        """Yield all rows in blocks of `size`: the slice of the table, its unit rows, their importance."""
         for start in range(0, len(self), size):
             part = slice(start, min(start + size, len(self)))
             rows = F.normalize(self.table[part].to(self.device, torch.float32), dim=1)
@@ -45,22 +45,22 @@ class Rows:
 
 
 def importance_of(frequencies: Tensor | None, count: int) -> Tensor:
-    """How much each row counts, 1 on average: by how often its token occurs, where that is known."""
+    """Return the weight of each row in the objective, 1 on average: the frequency of its token where that is given."""
     if frequencies is None:
         return torch.ones(count)
     if len(frequencies) != count:
         raise InputError(f"{len(frequencies)} frequencies for {count} tokens")
-    smoothed = frequencies.float() + 1  # a token the corpus lacks still counts a little
+    smoothed = frequencies.float() + 1  # tokens that the corpus lacks count, too
     return smoothed / smoothed.mean()
 
 
 def block_size(anchors: int, pairs: int) -> int:
-    """Rows pursued at once: their products with the anchors, and of their anchors, stay near 256 MB."""
+    """Return the number of rows of a block in `pursue_all`, so that its largest tensors take about 256 MB."""
     return max(64, min(8192, (1 << 26) // (anchors + pairs**2)))
 
 
 def fit_anchors(rows: Rows, settings: DistillationSettings, generator: torch.Generator, report: Report) -> Tensor:
-    """The anchors (K, d) under which rows come closest with their pairs."""
+    """Fit the anchors (K, d) to the rows."""
     anchors = _spherical_kmeans(rows, settings.anchors, generator, report)
     sample = _sample(rows, 256 * settings.anchors, generator)
     for done in range(settings.rounds):
@@ -71,7 +71,7 @@ def fit_anchors(rows: Rows, settings: DistillationSettings, generator: torch.Gen
 
 
 def _sample(rows: Rows, size: int, generator: torch.Generator) -> Rows:
-    """The rows the anchors are fitted on: all of them, or a random part of a large table, weights kept."""
+    """Return all rows, or a random sample of `size` of them."""
     if len(rows) <= size:
         return rows
     chosen = torch.randperm(len(rows), generator=generator)[:size].sort().values
@@ -79,6 +79,7 @@ def _sample(rows: Rows, size: int, generator: torch.Generator) -> Rows:
 
 
 def _spherical_kmeans(rows: Rows, count: int, generator: torch.Generator, report: Report, rounds: int = 6) -> Tensor:
+    """Return the centres (K, d) of k-means by cosine on a sample of rows; empty clusters restart at random rows."""
     sample = torch.randperm(len(rows), generator=generator)[: 48 * count]
     points = rows.take(sample)  # (n, d)
     centers = points[:count].clone()  # (K, d)
@@ -92,7 +93,7 @@ def _spherical_kmeans(rows: Rows, count: int, generator: torch.Generator, report
 
 
 def pursue_all(rows: Rows, anchors: Tensor, settings: DistillationSettings) -> tuple[Tensor, Tensor, Tensor]:
-    """`pursue` for every row of a table, a block at a time."""
+    """Apply `pursue` to all rows in blocks: anchor indices (N, k), weights (N, k) and cosines (N,)."""
     gram = anchors @ anchors.T  # (K, K)
     indices = torch.empty(len(rows), settings.pairs, dtype=torch.int64)
     weights = torch.empty(len(rows), settings.pairs)
@@ -106,19 +107,23 @@ def pursue_all(rows: Rows, anchors: Tensor, settings: DistillationSettings) -> t
 def pursue(
     target: Tensor, gram: Tensor, pairs: int, signed: bool = True, path: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Orthogonal matching pursuit of many unit rows at once, from their products with the anchors alone.
+    """Orthogonal matching pursuit of many unit rows at once.
 
-    Each step takes the anchor closest to what is left of each row, then refits all weights of the row.
-    Returns anchor indices, weights and the cosine reached; `path` gets the cosine after each step.
+    Takes the inner products `target` (n, K) of the rows with the anchors and those of the anchors, `gram` (K, K). Each
+    step adds to every row the anchor with the largest product with its residual, then solves for all its weights.
+    Returns anchor indices (n, k), weights (n, k) and the cosines (n,); appends the cosines after each step to `path`.
     """
     n = len(target)
     chosen = torch.empty(n, 0, dtype=torch.int64, device=target.device)
-    products = target.new_empty(n, pairs, pairs)  # of the chosen anchors
-    left = target  # (n, K): products of the residual with the anchors
+    products = target.new_empty(n, pairs, pairs)  # inner products of the chosen anchors
+    residual = target  # (n, K): inner products of the residual with the anchors
     for step in range(pairs):
-        score = left.abs() if signed else left.clone()
+        # The best anchor that the row does not have yet.
+        score = residual.abs() if signed else residual.clone()
         score.scatter_(1, chosen, -torch.inf)
         chosen = torch.cat([chosen, score.argmax(1, keepdim=True)], 1)  # (n, s)
+
+        # Least squares: products @ weights = target, with a small ridge.
         products[:, step, : step + 1] = products[:, : step + 1, step] = gram[chosen[:, -1:], chosen]
         products[:, step, step] += 1e-5
         small = products[:, : step + 1, : step + 1]  # (n, s, s)
@@ -128,7 +133,8 @@ def pursue(
         if path is not None:
             path.append((weights.squeeze(2) * target.gather(1, chosen)).sum(1).clamp(0, 1).sqrt())
         if step + 1 < pairs:
-            left = target - F.embedding_bag(chosen, gram, mode="sum", per_sample_weights=weights.squeeze(2))
+            residual = target - F.embedding_bag(chosen, gram, mode="sum", per_sample_weights=weights.squeeze(2))
+
     weights = weights.squeeze(2)
     product = (weights * target.gather(1, chosen)).sum(1)
     norm = torch.einsum("ns,nst,nt->n", weights, small, weights).clamp(min=1e-12).sqrt()
@@ -136,14 +142,14 @@ def pursue(
 
 
 def update_anchors(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor, cosine: Tensor) -> Tensor:
-    """The anchors that fit the rows best with the pairs as they are: weighted least squares, in closed form."""
+    """Return the anchors that fit the rows best with their pairs fixed: weighted least squares, in closed form."""
     count, dim = anchors.shape
     square = torch.zeros(count, count, device=anchors.device)
     product = torch.zeros(count, dim, device=anchors.device)
-    for part, block, importance in rows.blocks(2048 if count > DENSE else 8192):
+    for part, block, importance in rows.blocks(2048 if count > DENSE_ANCHORS else 8192):
         index, weight = indices[part].to(anchors.device), weights[part].to(anchors.device)  # (n, k)
         scaled = weight * (importance / cosine[part].to(anchors.device).clamp(min=0.1)).unsqueeze(1)
-        if count > DENSE:  # a row has few of many anchors: sums over its own pairs
+        if count > DENSE_ANCHORS:  # sums over the pairs of each row
             both = (index.unsqueeze(2) * count + index.unsqueeze(1)).flatten()
             square.view(-1).index_add_(0, both, (scaled.unsqueeze(2) * weight.unsqueeze(1)).flatten())
             product.index_add_(0, index.flatten(), (scaled.unsqueeze(2) * block.unsqueeze(1)).flatten(0, 1))
@@ -152,26 +158,27 @@ def update_anchors(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor
             coefficients, by_importance = (empty.scatter_add(1, index, values) for values in (weight, scaled))
             square += by_importance.T @ coefficients
             product += by_importance.T @ block
+
     used = square.diagonal() > 0
     ridge = 1e-3 * square.diagonal().clamp(min=1e-3)
     fitted = torch.linalg.solve(square + ridge.diag(), product + ridge.unsqueeze(1) * anchors)
-    fitted[~used] = rows.take(cosine.argsort()[: int((~used).sum())])  # start again at the rows served worst
+    fitted[~used] = rows.take(cosine.argsort()[: int((~used).sum())])  # restart at the rows of lowest cosine
     return F.normalize(fitted, dim=1)
 
 
 def quality(rows: Rows, codebook: Codebook) -> dict[str, Any]:
-    """Mean and percentile cosine to the teacher, and how many anchors nobody uses."""
-    size = 8192
-    blocks = zip(codebook.blocks(size), rows.blocks(size), strict=True)
-    found = [F.cosine_similarity(made.to(rows.device), block, dim=1).cpu() for (_, made), (_, block, _) in blocks]
-    cosine = torch.cat(found)
-    spread = torch.quantile(cosine, torch.tensor([0.05, 0.5, 0.95]))
+    """Return the mean and percentiles of the cosine to the teacher, and the number of unused anchors."""
+    blocks = zip(codebook.blocks(BLOCK), rows.blocks(BLOCK), strict=True)
+    cosine = torch.cat(
+        [F.cosine_similarity(composed.to(rows.device), row, dim=1).cpu() for (_, composed), (_, row, _) in blocks]
+    )
+    percentiles = torch.quantile(cosine, torch.tensor([0.05, 0.5, 0.95]))
     used = torch.bincount(codebook.indices.long()[codebook.weights != 0], minlength=len(codebook.anchors)) > 0
     return {
         "cosine": float(cosine.mean()),
         "weighted_cosine": float((cosine * rows.importance).mean()),
-        "cosine_p5": float(spread[0]),
-        "cosine_p50": float(spread[1]),
-        "cosine_p95": float(spread[2]),
+        "cosine_p5": float(percentiles[0]),
+        "cosine_p50": float(percentiles[1]),
+        "cosine_p95": float(percentiles[2]),
         "dead_anchors": int((~used).sum()),
     }

@@ -1,7 +1,6 @@
-"""Every setting there is, as frozen dataclasses; the command line's flags are made from their fields.
+"""All settings, as frozen dataclasses; the command line's flags are made from their fields.
 
-They stand apart from the code they steer for one reason: this file loads nothing heavy, so `ade --help` answers
-at once.
+They are kept apart from the code that uses them so that this file imports nothing heavy and `ade --help` is quick.
 """
 
 from dataclasses import dataclass, field
@@ -9,35 +8,36 @@ from typing import Literal
 
 from ade.errors import InputError
 
-MAX_SEED = (1 << 32) - 1  # what every library takes
+MAX_SEED = (1 << 32) - 1  # the largest that numpy takes
 
 
 def _need(met: bool, name: str, what: str, given: object) -> None:
+    """Raise an `InputError` for a setting whose condition is not met."""
     if not met:
         raise InputError(f"{name} must be {what}, not {given}")
 
 
-EPOCHS = 8  # passes over the training rows where nobody asks for another number
+EPOCHS = 8  # default number of epochs
 
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """How a codebook is made."""
+    """Settings of `distill`: how a codebook is made from a teacher."""
 
-    anchors: int = field(default=500, metadata={"help": "number of anchors (K)"})
-    pairs: int = field(default=8, metadata={"help": "maximum number of (anchor, weight) pairs per token"})
+    anchors: int = field(default=500, metadata={"help": "K, the number of shared anchors"})
+    pairs: int = field(default=8, metadata={"help": "maximum number of (index, weight) pairs per token"})
     threshold: float = field(
-        default=0.0, metadata={"help": "tau: drop pairs with a smaller weight (embeddings have norm 1)"}
+        default=0.0, metadata={"help": "tau: drop pairs of smaller absolute weight (rows have norm 1)"}
     )
     solver: Literal["pursuit", "gradient"] = field(
         default="pursuit", metadata={"help": "pursuit (orthogonal matching pursuit) or gradient (the paper's)"}
     )
     signed: bool = field(default=True, metadata={"help": "allow negative weights"})
-    rounds: int = field(default=12, metadata={"help": "number of rounds over the table"})
+    rounds: int = field(default=12, metadata={"help": "iterations over the embedding table"})
     seed: int = field(default=0, metadata={"help": "random seed"})
-    device: str = field(default="auto", metadata={"help": "device: auto, cpu or cuda"})
+    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
     size: str = field(
-        default="", metadata={"help": "size budget, as 2MB or 800kB; chooses anchors, pairs and bits to fit"}
+        default="", metadata={"help": "size budget, as 2MB or 800kB; sets the number of anchors, pairs and bits"}
     )
 
     def __post_init__(self) -> None:
@@ -49,23 +49,29 @@ class DistillationSettings:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a model on a given codebook may differ in."""
+    """Architecture of a model on a given codebook."""
 
     attend: Literal["tokens", "anchors", "gated"] = field(
         default="gated",
-        metadata={"help": "what attention is over: tokens, expanded anchors, or tokens with gated anchors"},
+        metadata={"help": "attend over tokens, expanded anchors, or tokens whose context gates their anchors"},
     )
-    sat: bool = field(default=True, metadata={"help": "use SAT; without it, token embeddings do not depend on context"})
+    sat: bool = field(
+        default=True,
+        metadata={"help": "use the attention layer (SAT), or pool the composed tokens as they are"},
+    )
     positions: Literal["grouped", "each", "none"] = field(
-        default="grouped", metadata={"help": "positional encoding: grouped (GPE), one position per anchor, or none"}
+        default="grouped", metadata={"help": "grouped: one position per word (GPE); each: one per anchor; none"}
     )
     pooling: Literal["attention", "mean"] = field(
-        default="attention", metadata={"help": "how token vectors are pooled into a text vector"}
+        default="attention", metadata={"help": "pool a text's vectors by learned attention weights or by their mean"}
     )
     heads: int = field(default=0, metadata={"help": "number of attention heads; 0 for heads of width 64"})
-    max_tokens: int = field(default=512, metadata={"help": "tokens per window; longer texts are split into windows"})
+    max_tokens: int = field(
+        default=512,
+        metadata={"help": "maximum tokens of a window; longer texts are read in several"},
+    )
     layer_bits: int = field(
-        default=8, metadata={"help": "bits per weight of the layers on a packed codebook: 4, 8 or 16"}
+        default=8, metadata={"help": "bits of the layers' weights in a model on a packed codebook: 4, 8 or 16"}
     )
 
     def __post_init__(self) -> None:
@@ -76,42 +82,42 @@ class Architecture:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a model is trained; the presets `PAPER` and `STRONG` are the two sets worth having."""
+    """Settings of `train`; start from one of the presets `STRONG` and `PAPER`."""
 
     epochs: float | None = field(
         default=None,
         metadata={
-            "help": f"number of epochs; not given, {EPOCHS}, or with --fit-to-data chosen from the number of rows"
+            "help": f"passes over the training rows; by default {EPOCHS}, or with --fit-to-data chosen for the data"
         },
     )
-    steps: int = field(default=0, metadata={"help": "number of optimizer steps, instead of epochs"})
+    steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
     batch_size: int = field(default=64, metadata={"help": "texts per optimizer step"})
     learning_rate: float = field(
-        default=7e-4, metadata={"help": "peak learning rate; with --fit-to-data, that for 4 classes"}
+        default=7e-4, metadata={"help": "peak learning rate, after the warm-up (with --fit-to-data: at 4 classes)"}
     )
     adapt: bool = field(
         default=False,
-        metadata={"help": "during training, move pairs to tokens with large gradients; their number stays"},
+        metadata={"help": "move pairs to the tokens whose gradients are largest; their total number stays"},
     )
     lexicon: bool = field(
-        default=True, metadata={"help": "add a lexicon of n-gram scores if it lowers the validation loss"}
+        default=True, metadata={"help": "add n-gram scores to the model's where this lowers the validation loss"}
     )
-    class_weights: str = field(default="none", metadata={"help": "class weights in the loss: none or balanced"})
+    class_weights: str = field(
+        default="none", metadata={"help": "none, or balanced: weight classes by the inverse of their frequency"}
+    )
     fit_to_data: bool = field(
         default=True,
-        metadata={"help": "adapt learning rate, dropout and steps to the dataset's size, classes and text lengths"},
+        metadata={"help": "adapt learning rate, dropout and steps to the rows, classes and text lengths of the data"},
     )
-    warmup_steps: int = field(default=500, metadata={"help": "warm-up steps, at most a tenth of all steps"})
-    weight_decay: float = field(default=0.1, metadata={"help": "weight decay of AdamW"})
+    warmup_steps: int = field(default=500, metadata={"help": "linear warm-up steps (at most a tenth of all steps)"})
+    weight_decay: float = field(default=0.1, metadata={"help": "weight decay of AdamW, for all trained parameters"})
     dropout: float = field(default=0.2, metadata={"help": "dropout probability"})
     token_dropout: float = field(default=0.6, metadata={"help": "maximum fraction of tokens dropped per text"})
-    position_scale: float = field(
-        default=0.1, metadata={"help": "scale of the positional encoding relative to token vectors"}
-    )
+    position_scale: float = field(default=0.1, metadata={"help": "factor of the position encodings"})
     train_anchors: bool = field(default=True, metadata={"help": "train the anchors"})
     train_weights: bool = field(default=True, metadata={"help": "train the weights of the pairs"})
     seed: int = field(default=0, metadata={"help": "random seed"})
-    device: str = field(default="auto", metadata={"help": "device: auto, cpu or cuda"})
+    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
 
     def __post_init__(self) -> None:
         _need(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
@@ -127,14 +133,13 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TeachingSettings:
-    """How a fine-tuned encoder teaches (`--distill-from`)."""
+    """Settings of knowledge distillation from a fine-tuned encoder (`--distill-from`)."""
 
     variants: int = field(
-        default=-1, metadata={"help": "augmented texts per training text, labelled by the teacher; -1 chooses a number"}
+        default=-1,
+        metadata={"help": "augmented texts per text that the teacher labels; -1 chooses by the number of rows"},
     )
-    trust: float = field(
-        default=0.5, metadata={"help": "weight of the teacher's probabilities in the targets of labelled texts"}
-    )
+    trust: float = field(default=0.5, metadata={"help": "weight of the teacher in the target of a labelled text"})
 
     def __post_init__(self) -> None:
         _need(self.variants >= -1, "variants", "0 or more, or -1", self.variants)
@@ -143,16 +148,18 @@ class TeachingSettings:
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """What a service takes, and how it gathers what it is asked."""
+    """Settings of `ade serve`: limits of a request, and how concurrent requests are batched."""
 
-    max_bytes: int = field(default=1 << 20, metadata={"help": "maximum size of a request's body in bytes"})
-    max_texts: int = field(default=256, metadata={"help": "maximum number of texts per request"})
-    max_chars: int = field(default=20_000, metadata={"help": "maximum number of characters per text"})
-    batch: int = field(default=64, metadata={"help": "maximum batch size; concurrent requests are batched"})
-    wait_ms: float = field(default=2.0, metadata={"help": "maximum time a batch waits for further requests, in ms"})
-    queue: int = field(default=4096, metadata={"help": "maximum number of queued texts; further requests are refused"})
-    inspect_texts: int = field(default=2, metadata={"help": "maximum number of texts per inspection request"})
-    inspect_chars: int = field(default=2_000, metadata={"help": "maximum number of characters per inspected text"})
+    max_bytes: int = field(default=1 << 20, metadata={"help": "maximum bytes of a request body"})
+    max_texts: int = field(default=256, metadata={"help": "maximum texts per request"})
+    max_chars: int = field(default=20_000, metadata={"help": "maximum characters per text"})
+    batch: int = field(default=64, metadata={"help": "maximum texts per batch, from any number of requests"})
+    wait_ms: float = field(
+        default=2.0, metadata={"help": "maximum wait in ms for further requests, if the last batch had several"}
+    )
+    queue: int = field(default=4096, metadata={"help": "maximum texts waiting; further requests get status 503"})
+    inspect_texts: int = field(default=2, metadata={"help": "maximum texts per inspection request"})
+    inspect_chars: int = field(default=2_000, metadata={"help": "maximum characters per inspected text"})
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_texts", "max_chars", "batch", "inspect_texts", "inspect_chars"):
@@ -168,4 +175,4 @@ PAPER = TrainingSettings(
     lexicon=False,
 )  # fmt: skip
 PRESETS = {"strong": STRONG, "paper": PAPER}
-SHAPES = {"strong": Architecture(), "paper": Architecture(attend="tokens")}  # Algorithm 1 as printed
+ARCHITECTURES = {"strong": Architecture(), "paper": Architecture(attend="tokens")}  # Algorithm 1 as printed

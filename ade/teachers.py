@@ -21,12 +21,12 @@ from torch import Tensor
 
 from ade.data.tokenize import around, read_tokenizer
 from ade.devices import resolve_device
-from ade.errors import InputError
+from ade.errors import InputError, first_line
 from ade.progress import Report, quiet, silent
 
 DEFAULT_TEACHER = "wordllama"
-CONTEXTUAL = ", contextual"  # after the name of a teacher whose whole encoder was asked
-BATCH = 1024  # vocabulary entries a whole encoder is asked about at a time
+CONTEXTUAL = ", contextual"  # appended to the name of a teacher made by `contextual_teacher`
+BATCH = 1024  # tokens encoded at a time
 TEXT_VECTORS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
 
@@ -37,16 +37,16 @@ class Teacher:
     name: str
     table: Tensor  # (N, d), any float type
     tokenizer: Tokenizer
-    license: str | None = None  # as its card or package states it
+    license: str | None = None  # as its model card or package states it
 
     @property
     def about(self) -> dict[str, Any]:
-        """Where a codebook comes from."""
+        """The description of the teacher that a codebook stores."""
         return {"teacher": self.name, "license": self.license, "rows": len(self.table), "dim": self.table.shape[1]}
 
     @property
     def nbytes(self) -> int:
-        """Size of the table as float32, the form the paper counts."""
+        """Bytes of the table in float32, as the paper counts them."""
         return self.table.numel() * 4
 
 
@@ -56,40 +56,41 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
     A folder holds either a Hugging Face model or `embeddings.safetensors` / `embeddings.npy` beside
     `tokenizer.json`. Text vectors are GloVe, word2vec or fastText files, plain or gzipped.
     """
-    path, terms = Path(source), None
+    path, stated_license = Path(source), None
     if path.is_file():
         if not path.name.endswith(TEXT_VECTORS):
             raise InputError(f"{path}: a teacher file is text vectors ({', '.join(TEXT_VECTORS)}); else give a folder")
         table, tokenizer = read_text_vectors(path)
     elif path.is_dir():
         table, tokenizer = _read_folder(path)
-        terms = licence_of(path)
+        stated_license = license_of(path)
     elif str(source) == DEFAULT_TEACHER:
         table, tokenizer = _read_wordllama()
-        terms = (metadata("wordllama")["License"] or "").partition("\n")[0] or None
+        stated_license = (metadata("wordllama")["License"] or "").partition("\n")[0] or None
     elif str(source).endswith("/"):
         raise InputError(f"{source}: no such folder")
     else:
         folder = _download(str(source))
         table, tokenizer = _read_folder(folder)
-        terms = licence_of(folder)
+        stated_license = license_of(folder)
+
     name = path.resolve().name if path.exists() else str(source)
-    return Teacher(name, check_table(fit_rows(table, tokenizer), source), tokenizer, terms)
+    return Teacher(name, check_table(fit_rows(table, tokenizer), source), tokenizer, stated_license)
 
 
-def licence_of(folder: Path) -> str | None:
-    """The licence a model's card states, where it has one."""
+def license_of(folder: Path) -> str | None:
+    """Return the license that a folder's model card states; None without a readable card."""
     from huggingface_hub import metadata_load
 
     try:
         stated = (metadata_load(folder / "README.md") or {}).get("license")
-    except Exception:  # no card, or not one a program can read
+    except Exception:  # no card, or not a readable one
         return None
     return stated if isinstance(stated, str) else None
 
 
 def _read_wordllama() -> tuple[Tensor, Tokenizer]:
-    spec = importlib.util.find_spec("wordllama")  # finds the files without importing the package
+    spec = importlib.util.find_spec("wordllama")  # locates the package without importing it
     if spec is None or not spec.submodule_search_locations:
         raise InputError("the default teacher ships in the package wordllama: pip install 'ade-embeddings[demo]'")
     folder = Path(spec.submodule_search_locations[0])
@@ -133,7 +134,7 @@ def _read_npy(path: Path) -> Tensor:
 
 
 def _read_tensor(path: Path, name: str | None = None) -> Tensor:
-    """One tensor of a safetensors file; `name` may be left out where the file holds a single one."""
+    """Read one tensor of a safetensors file; without a `name`, its only one."""
     try:
         with safe_open(path, "pt") as file:
             names = list(file.keys())
@@ -145,12 +146,12 @@ def _read_tensor(path: Path, name: str | None = None) -> Tensor:
 
 
 def _read_model_embeddings(folder: Path) -> Tensor:
-    """The input embedding tensor of a Hugging Face model, found by the model's own naming."""
+    """Read the input embeddings of a Hugging Face model."""
     return _read_tensor(*_find_tensor(folder))
 
 
 def _find_tensor(folder: Path) -> tuple[Path, str]:
-    """The file that holds the input embeddings, and their name in it."""
+    """Return the file that holds the input embeddings of a Hugging Face model, and their name in it."""
     wanted = _input_embedding_name(folder)
     files = _tensor_files(folder)
     matches = [name for name in files if name == wanted or name.endswith("." + wanted) or wanted.endswith("." + name)]
@@ -161,20 +162,21 @@ def _find_tensor(folder: Path) -> tuple[Path, str]:
 
 
 def _input_embedding_name(folder: Path) -> str:
+    """Return the parameter name of the input embeddings in the model class that the folder's config names."""
     from transformers import AutoConfig, AutoModel
 
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        with torch.device("meta"):  # the skeleton of the model: names and shapes, no memory
+        with torch.device("meta"):  # names and shapes of the parameters, without memory
             model = AutoModel.from_config(config, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
-        raise InputError(f"{folder}: not a model transformers knows ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{folder}: not a model transformers knows ({first_line(error)})") from None
     weight = model.get_input_embeddings().weight
     return next(name for name, parameter in model.named_parameters() if parameter is weight)
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
-    """Tensor name -> the safetensors file that holds it, single or sharded."""
+    """Return the safetensors file that holds each tensor, by its name; the weights may be sharded."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         try:
@@ -192,7 +194,7 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
 
 
 def _download(name: str) -> Path:
-    """The tokenizer, the config and the one weights file that holds the input embeddings."""
+    """Download tokenizer, config and the one weights file that holds the input embeddings; return their folder."""
     from huggingface_hub import snapshot_download
 
     small = ["README.md", "*.json", "*.txt", "*.model", "embeddings.safetensors", "embeddings.npy"]
@@ -206,12 +208,11 @@ def _download(name: str) -> Path:
     except InputError:
         raise
     except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{name}: neither a file, a folder nor a reachable hub name ({reason})") from None
+        raise InputError(f"{name}: neither a file, a folder nor a reachable hub name ({first_line(error)})") from None
 
 
 def read_text_vectors(path: Path) -> tuple[Tensor, Tokenizer]:
-    """GloVe, word2vec or fastText text vectors: a row `word x1 ... xd` a line, an optional header `N d`."""
+    """Read GloVe, word2vec or fastText text vectors: lines `word x1 ... xd`, after an optional header `N d`."""
     words: dict[str, int] = {"[PAD]": 0, "[UNK]": 1}
     rows: list[np.ndarray] = []
     with gzip.open(path, "rt", encoding="utf8") if path.suffix == ".gz" else open(path, encoding="utf8") as file:
@@ -229,16 +230,17 @@ def read_text_vectors(path: Path) -> tuple[Tensor, Tokenizer]:
     if not rows:
         raise InputError(f"{path}: holds no vectors")
     known = np.stack(rows)
-    # [PAD] and [UNK] get the mean word: a vector of the same kind, close to nothing in particular.
+    # [PAD] and [UNK] get the mean vector: of the same scale, and no word in particular.
     mean = known.mean(0, keepdims=True)
     table = torch.from_numpy(np.concatenate([mean, mean, known]))  # (N, d)
     return table, _word_tokenizer(words)
 
 
 def _vector_lines(file: IO[str]) -> Iterator[tuple[int, str, np.ndarray]]:
+    """Yield line number, word and vector of each line."""
     width = 0
     for number, line in enumerate(file, 1):
-        # The first line tells how many numbers a line has; after that a word may hold spaces.
+        # Once the first line has told the number of dimensions, a word may contain spaces.
         word, *numbers = line.rstrip().rsplit(" ", width) if width else line.rstrip().split(" ")
         if number == 1 and len(numbers) == 1 and word.isdigit():
             continue  # the header of word2vec and fastText: rows, dimensions
@@ -256,7 +258,7 @@ def _word_tokenizer(words: dict[str, int]) -> Tokenizer:
 
 
 def fit_rows(table: Tensor, tokenizer: Tokenizer) -> Tensor:
-    """Every id the tokenizer can give has a row. Surplus rows stay: they are the teacher's own count."""
+    """Add mean rows to a table until every token id of the tokenizer has one; rows without a token stay."""
     if table.ndim != 2 or not table.is_floating_point():
         raise InputError(f"the embedding table is {table.dtype} {tuple(table.shape)}, expected floats of shape (N, d)")
     ids = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
@@ -267,7 +269,7 @@ def fit_rows(table: Tensor, tokenizer: Tokenizer) -> Tensor:
 
 
 def check_table(table: Tensor, source: str | Path) -> Tensor:
-    """A table of finite floats, or a clear refusal."""
+    """Return the table; raises `InputError` where it holds NaN or infinity."""
     for start in range(0, table.shape[0], 65536):
         bad = ~torch.isfinite(table[start : start + 65536]).all(1)
         if bad.any():
@@ -278,7 +280,10 @@ def check_table(table: Tensor, source: str | Path) -> Tensor:
 
 @torch.inference_mode()
 def contextual_teacher(source: str | Path, device: str = "auto", report: Report = silent) -> Teacher:
-    """The encoder in a folder or under a hub name (safetensors only, no remote code), asked about its vocabulary."""
+    """Make a teacher of a whole encoder: the row of a token is the mean output for a text of this token alone.
+
+    `source` is a folder or a hub name (safetensors only, no remote code).
+    """
     from transformers import AutoModel, AutoTokenizer
 
     try:
@@ -287,13 +292,14 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
             wrapped = AutoTokenizer.from_pretrained(source)
     except InputError:
         raise
-    except Exception as error:  # whatever transformers and safetensors make of a foreign or broken folder
-        raise InputError(f"{source}: not a readable encoder ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # of any library: the folder is damaged or of another kind
+        raise InputError(f"{source}: not a readable encoder ({first_line(error)})") from None
     if not hasattr(wrapped, "backend_tokenizer") or not hasattr(model.config, "hidden_size"):
         raise InputError(f"{source}: not a text encoder with a fast tokenizer")
     tokenizer = wrapped.backend_tokenizer
     tokenizer.no_padding()
     tokenizer.no_truncation()
+
     before, after = (torch.tensor(ids, dtype=torch.long) for ids in around(tokenizer))
     count = len(model.get_input_embeddings().weight)
     table = torch.empty(count, model.config.hidden_size)  # (N, d)
@@ -303,11 +309,12 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
         try:
             states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state  # (n, T, d)
         except (TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{source}: not a text encoder ({str(error).splitlines()[0]})") from None
+            raise InputError(f"{source}: not a text encoder ({first_line(error)})") from None
         table[start : start + len(own)] = states.float().mean(1).cpu()
         report("vocabulary", start + len(own), count, {})
+
     check_table(table, source)
-    table -= table.mean(0)  # what all outputs share says nothing about any of them
+    table -= table.mean(0)  # the part that all outputs share says nothing about a token
     path = Path(source)
     name = path.resolve().name if path.exists() else source
-    return Teacher(f"{name}{CONTEXTUAL}", fit_rows(table, tokenizer), tokenizer, licence_of(path))
+    return Teacher(f"{name}{CONTEXTUAL}", fit_rows(table, tokenizer), tokenizer, license_of(path))

@@ -12,11 +12,12 @@ import torch
 from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
+from ade.cli.sizes import count_parameters
 from ade.codebook import Codebook
 from ade.devices import resolve_device
 from ade.distillation import distill
 from ade.embedding import AnchorEmbedding
-from ade.model import AdeForSequenceClassification, count_parameters
+from ade.model import AdeForSequenceClassification
 from ade.progress import Report
 from ade.runtime.gpu import Accelerated
 from ade.runtime.projection import Projection, TypeCache

@@ -12,10 +12,10 @@ PACKAGE = ROOT / "ade"
 
 # A module imports, when it is loaded, only from its own line or from lines above it.
 LAYERS = [
-    {"settings", "errors", "progress", "devices", "files"},
+    {"settings", "errors", "progress", "devices", "files", "arrays", "positions"},
     {"data", "packing.format", "packing.pairs", "lexicon"},
     {"teachers", "codebook", "pursuit", "distillation", "embedding", "packing"},
-    {"configuration", "model", "model_card", "predictor", "classifier", "evaluation"},
+    {"configuration", "pretrained", "model", "model_card", "predictor", "classifier", "evaluation"},
     {"training", "runtime"},
     {"inspector", "integrations"},
     {"service"},
@@ -76,3 +76,9 @@ def test_what_importing_leaves_out(imported, absent):
     code = f"import sys, {imported}; print([name for name in {absent!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_listed_and_can_be_completed():
+    import ade
+
+    assert {*ade.__all__, "AdeClassifier", "AdeEncoder", "AdeRegressor", "AdeModule"} <= set(dir(ade))

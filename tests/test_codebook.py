@@ -35,17 +35,6 @@ def test_rows_are_the_weighted_sums(counts, seed):
     torch.testing.assert_close(blocks, rows, rtol=1e-5, atol=1e-5)
 
 
-@given(counts=COUNTS, threshold=st.floats(0, 3))
-def test_threshold_keeps_the_large_and_at_least_one(counts, threshold):
-    book = ragged_codebook(counts)
-    cut = book.thresholded(threshold)
-    for token in range(len(counts)):
-        indices, weights = book.pairs_of(token)
-        kept = [i for i, w in enumerate(weights) if abs(w) >= threshold] or [int(weights.abs().argmax())]
-        assert cut.pairs_of(token)[0].tolist() == indices[kept].tolist()
-        assert torch.equal(cut.pairs_of(token)[1], weights[kept])
-
-
 @given(counts=COUNTS)
 def test_round_trip(counts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("book") / "saved"
@@ -163,17 +152,6 @@ def test_the_first_index_after_the_anchors_is_refused():
     indices[0] = 12
     with pytest.raises(InputError, match="outside the 12 anchors"):
         Codebook(book.anchors, indices, book.weights, book.counts, book.tokenizer)
-
-
-def test_a_weight_exactly_at_the_threshold_is_kept():
-    book = ragged_codebook([3, 4])
-    limit = float(book.weights.abs().sort().values[2])
-    assert limit in cut_sizes(book, limit)
-    assert limit not in cut_sizes(book, limit * 1.0001)
-
-
-def cut_sizes(book: Codebook, threshold: float) -> list[float]:
-    return book.thresholded(threshold).weights.abs().tolist()
 
 
 @pytest.mark.parametrize(("anchors", "kind"), [(2**15, torch.int16), (2**15 + 1, torch.int32)])

@@ -1,10 +1,13 @@
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ade import embedding
-from ade.embedding import AnchorEmbedding
+from ade.embedding import AnchorEmbedding, Dictionary, TensorCache
 from tests.conftest import ragged_codebook
 
 COUNTS = st.one_of(
@@ -65,3 +68,30 @@ def test_offsets_follow_a_reload_and_a_new_codebook():
     assert fresh.offsets.tolist() == [0, 1, 2]  # derived before the real counts arrive
     fresh.load_state_dict(layer.state_dict())
     assert fresh.offsets.tolist() == [0, 3, 5]
+
+
+def test_a_cached_value_is_computed_again_when_a_tensor_changes_and_not_otherwise():
+    computed, cache, tensor = [], TensorCache[float](), torch.ones(3)
+
+    def total() -> float:
+        computed.append(float(tensor.sum()))
+        return computed[-1]
+
+    assert cache.get([tensor], total) == cache.get([tensor], total) == 3
+    tensor += 1  # written in place
+    assert cache.get([tensor], total) == 6
+    tensor = torch.full((3,), 5.0)  # replaced
+    assert cache.get([tensor], total) == 15
+    assert computed == [3, 6, 15]
+    for other in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):  # start empty
+        other.get([tensor], total)
+    assert len(computed) == 5
+
+
+def test_a_dictionary_without_a_table_cannot_be_made():
+    class Half(Dictionary):
+        def table(self) -> torch.Tensor:
+            return torch.eye(2)
+
+    with pytest.raises(TypeError, match="pairs_of"):
+        Half()

@@ -9,7 +9,7 @@ from ade import evaluation
 from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.errors import InputError
-from ade.evaluation import compare, compare_numbers, compare_several, compare_tags, evaluate, spread
+from ade.evaluation import compare, compare_multi_label, compare_numbers, compare_tags, evaluate, spread
 from tests.conftest import ragged_codebook
 from tests.test_paper import small_model
 
@@ -82,7 +82,7 @@ def test_scores_of_many_labels_are_not_held_all_at_once(monkeypatch):
     texts = ["w0 w1", "w3", "w2 w2 w1", "w1", "w0", ""] * 3
     data = Dataset(texts, np.arange(18) % 3, ("a", "b", "c"))
     whole, seen, scores = evaluate(classifier, data), [], classifier.predict_scores
-    monkeypatch.setattr(evaluation, "SCORES", 12)
+    monkeypatch.setattr(evaluation, "MAX_SCORES", 12)
     monkeypatch.setattr(classifier, "predict_scores", lambda some, first: seen.append(len(some)) or scores(some, first))
     assert evaluate(classifier, data).as_dict() == whole.as_dict()
     assert max(seen) == 4
@@ -106,7 +106,7 @@ def test_one_span_found_is_all_of_the_precision_and_none_is_nothing():
 def test_figures_of_several_labels_are_those_of_scikit_learn(rows):
     marks = np.array(rows)
     truth, predicted = marks[:, :3], marks[:, 3:]
-    found = compare_several(truth, predicted)
+    found = compare_multi_label(truth, predicted)
     seen = np.flatnonzero((truth | predicted).any(0))
     for name, average in (("micro_f1", "micro"), ("macro_f1", "macro")):
         expected = metrics.f1_score(truth, predicted, average=average, labels=seen, zero_division=0) if len(seen) else 0
@@ -135,8 +135,8 @@ def test_figures_of_numbers_are_those_of_scikit_learn_and_scipy(rows):
 
 def test_one_mark_given_and_right_is_all_of_precision_and_recall():
     marks = np.array([[True, False], [False, False]])
-    found = compare_several(marks, marks)
+    found = compare_multi_label(marks, marks)
     assert (found.micro_f1, found.macro_f1, found.precision, found.recall, found.exact) == (1, 1, 1, 1, 1)
     empty = np.zeros_like(marks)
-    found = compare_several(empty, empty)
+    found = compare_multi_label(empty, empty)
     assert (found.micro_f1, found.macro_f1, found.precision, found.recall, found.exact) == (0, 0, 0, 0, 1)

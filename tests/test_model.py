@@ -80,7 +80,7 @@ def test_token_dropout_never_takes_all_tokens_of_a_text_padded_on_the_left(atten
     ids, mask = torch.tensor([[0, 0, 3, 1]] * 64), torch.tensor([[0, 0, 1, 1]] * 64)
     for seed in range(5):
         torch.manual_seed(seed)
-        visible = model.ade._visible(mask.bool())
+        visible = model.ade._drop_tokens(mask.bool())
         assert visible[:, 2].all()
         assert not visible[:, :2].any()
         assert not visible[:, 3].all()

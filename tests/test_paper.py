@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from ade.codebook import Codebook
+from ade.cli.sizes import count_parameters
+from ade.distillation import above_threshold
 from ade.embedding import AnchorEmbedding
-from ade.model import AdeForSequenceClassification, count_parameters, grouped_positions, sinusoidal
+from ade.model import AdeForSequenceClassification
+from ade.positions import sinusoidal
 from ade.settings import Architecture
 from tests.conftest import ragged_codebook
 
@@ -41,25 +43,24 @@ def test_parameter_table():
 
 
 def test_grouped_positions_example():
-    assert grouped_positions(torch.tensor([3, 1, 4])).tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
+    """GPE: three words of 3, 1 and 4 anchors have the positions [0, 0, 0, 1, 2, 2, 2, 2]."""
+    layer = AnchorEmbedding.from_codebook(ragged_codebook([3, 1, 4]))
+    expanded = layer.expand(torch.tensor([[0, 1, 2]]), torch.ones(1, 3, dtype=torch.bool))
+    assert expanded.word[0].tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
 
 
 def test_cardinalities_are_clamped_to_one():
-    assert grouped_positions(torch.tensor([2, 0, 1])).tolist() == [0, 0, 1, 2]
-    transform = torch.tensor([[0.9, 0.1, 0.0], [0.01, -0.02, 0.0]])
-    book = Codebook.from_transform(torch.eye(3), transform, 0.5, ragged_codebook([1, 1]).tokenizer)
-    assert book.counts.tolist() == [1, 1]
-    assert book.indices.tolist() == [0, 1]  # the second token has no weight above tau: it keeps its largest
+    transform = torch.tensor([[0.9, 0.1, 0.0], [0.01, -0.02, 0.0], [0.0, 0.0, 0.0]])
+    kept = above_threshold(transform, 0.5)
+    assert kept.sum(1).tolist() == [1, 1, 1]
+    assert kept[:2].nonzero()[:, 1].tolist() == [0, 1]  # the second token has no weight above tau: it keeps its largest
 
 
 def test_vocabulary_projection_keeps_what_the_threshold_says():
     transform = torch.randn(20, 12, generator=torch.Generator().manual_seed(3))
-    book = Codebook.from_transform(torch.randn(12, 8), transform, 0.4, ragged_codebook([1] * 20).tokenizer)
+    kept = above_threshold(transform, 0.4)
     for token in range(20):
-        indices, weights = book.pairs_of(token)
-        expected = [j for j in range(12) if abs(transform[token, j]) >= 0.4]
-        assert indices.tolist() == expected
-        assert torch.equal(weights, transform[token, expected])
+        assert kept[token].nonzero()[:, 0].tolist() == [j for j in range(12) if abs(transform[token, j]) >= 0.4]
 
 
 def test_sinusoidal_is_the_usual_one():
@@ -205,7 +206,7 @@ def test_mask_formula_and_maps_of_the_expanded_sequence():
     assert expanded.mask.shape == (2, max(totals))
     for b, total in enumerate(totals):
         assert expanded.mask[b].tolist() == [t < total for t in range(max(totals))]
-    assert expanded.word[0].tolist() == grouped_positions(torch.tensor([3, 4, 2])).tolist()
+    assert expanded.word[0].tolist() == [0] * 3 + [1] * 4 + [2] * 2
     pairs = [ragged_codebook(counts).pairs_of(token) for token in (1, 3, 0)]
     assert expanded.anchor[0].tolist() == torch.cat([indices for indices, _ in pairs]).tolist()
     assert expanded.weight[1, 2:].abs().max() == 0
@@ -226,5 +227,4 @@ def test_context_changes_what_a_word_is_made_of():
 
 def test_a_coefficient_exactly_at_the_threshold_is_kept():
     """I_i = {j : T_ij >= tau}."""
-    book = Codebook.from_transform(torch.eye(3), torch.tensor([[0.9, 0.5, -0.5]]), 0.5, ragged_codebook([1]).tokenizer)
-    assert book.indices.tolist() == [0, 1, 2]
+    assert above_threshold(torch.tensor([[0.9, 0.5, -0.5, 0.49]]), 0.5).tolist() == [[True, True, True, False]]

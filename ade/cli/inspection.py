@@ -92,7 +92,7 @@ def params(
 
     The table of the paper's appendix, counted on a real model.
     """
-    from ade.model import count_parameters
+    from ade.cli.sizes import count_parameters
 
     counts = count_parameters(dim, labels, anchors)
     show(counts, as_json, lambda to: display.print_parameters(to, counts))

@@ -37,7 +37,7 @@ def evaluate(
     from ade.classifier import Classifier, Tagger
     from ade.data.conll import is_tagged, load_tagged
     from ade.data.loading import load_dataset
-    from ade.evaluation import MOST_LABELS, Evaluation
+    from ade.evaluation import MAX_CONFUSION_LABELS, Evaluation
 
     if kind_of(model) == TAGGER:
         result = evaluate_predictor(Tagger.load(model, device), load_tagged(data, split))
@@ -51,7 +51,7 @@ def evaluate(
     metrics = result.as_dict()
     if isinstance(result, Evaluation):
         metrics["labels"] = list(result.names)
-        if len(result.names) <= MOST_LABELS:
+        if len(result.names) <= MAX_CONFUSION_LABELS:
             metrics["confusion"] = result.confusion.tolist()
         else:
             metrics["confusion_counts"] = result.counts.tolist()

@@ -30,3 +30,25 @@ def file_sizes(path: Path) -> Sizes:
 def linear_sizes(numbers: int, vocabulary: Iterable[str]) -> Sizes:
     """Sizes of a linear model over n-grams: `numbers` float32 values, and the n-grams with one byte between them."""
     return sizes(4 * numbers, sum(len(entry.encode("utf8")) + 1 for entry in vocabulary))
+
+
+def count_parameters(dim: int = 768, labels: int = 4, anchors: int = 100) -> dict[str, int]:
+    """The paper's parameter table, counted on a real model; anchors and pairs are frozen, so not in the total."""
+    import torch
+
+    from ade.configuration import AdeConfig
+    from ade.model import AdeForSequenceClassification
+
+    with torch.device("meta"):  # shapes without memory
+        config = AdeConfig(vocab_size=anchors, hidden_size=dim, anchors=anchors, max_pairs=1, num_labels=labels)
+        model = AdeForSequenceClassification(config)
+    assert model.ade.sat is not None
+
+    parts = {
+        "contextualizer": model.ade.sat,
+        "layernorm": model.ade.norm,
+        "pooler": model.pooler,
+        "classifier": model.classifier,
+    }
+    counts = {name: sum(parameter.numel() for parameter in part.parameters()) for name, part in parts.items()}
+    return {**counts, "total_trainable": sum(counts.values()), "anchors_frozen": anchors * dim}

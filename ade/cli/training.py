@@ -28,8 +28,8 @@ from ade.data.problems import SINGLE
 from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import (
+    ARCHITECTURES,
     PRESETS,
-    SHAPES,
     Architecture,
     DistillationSettings,
     TeachingSettings,
@@ -146,7 +146,7 @@ def train(
     book = Codebook.load(codebook)
     splits = _load_splits(data, text_column, label_column, problem_type(problem))
     training = replace(PRESETS[preset], **pick(TrainingSettings, settings))
-    architecture = replace(SHAPES[preset], **pick(Architecture, settings))
+    architecture = replace(ARCHITECTURES[preset], **pick(Architecture, settings))
     existing: Existing = "resume" if resume else "overwrite" if overwrite else "refuse"
     main_process = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and prints
 

@@ -1,11 +1,13 @@
 """The kinds of problems: single-label and multi-label classification, regression, and tagging of words."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 TAGGER = "AdeForTokenClassification"  # class name of token classification models
-LIKELY = 0.5  # multi-label decision threshold
+MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
+MULTI_LABEL_LOGIT = math.log(MULTI_LABEL_THRESHOLD / (1 - MULTI_LABEL_THRESHOLD))  # the same threshold on scores
 Answer = str | list[str] | float  # a label, several labels, or a number
 
 

@@ -60,12 +60,12 @@ class Inspector:
         ids = torch.tensor([encoding.ids or [0]], device=model.device)
         mask = torch.ones_like(ids, dtype=torch.bool)
         states, real = model.ade.states(ids, mask)
-        share, attention = model.listening(states, real)[0], self._attention(ids, mask)  # (T,), (T, T)
+        share, attention = model.pooling_weights(states, real)[0], self._attention(ids, mask)  # (T,), (T, T)
         if model.config.attend == "anchors":
             owner = F.one_hot(model.ade.embedding.expand(ids, mask).word[0], ids.shape[1]).to(share.dtype)  # (T, L)
             share = share @ owner
             attention = None if attention is None else (owner / owner.sum(0)).T @ attention @ owner  # (L, L)
-        heard = model.ade.heard(ids, mask)
+        heard = model.ade.context(ids, mask)
         gates = None if heard is None else model.ade.gates(heard[0]).float().cpu()  # (L, K)
         tokens, spans = encoding.tokens or [""], encoding.offsets or [(0, 0)]
         return {

@@ -67,9 +67,9 @@ def read(classifier: Classifier, text: str) -> Reading:
     mask = torch.ones_like(ids, dtype=torch.bool)
     states = model.ade.states(ids, mask)[0]
     static = model.ade.embedding.coefficients(ids[0])  # (L, K)
-    heard = model.ade.heard(ids, mask)
+    heard = model.ade.context(ids, mask)
     contextual = static if heard is None else static * model.ade.gates(heard[0])
-    listening = model.listening(states, mask)[0]
+    listening = model.pooling_weights(states, mask)[0]
     tokens, spans = tuple(encoding.tokens) or ("",), tuple(encoding.offsets) or ((0, 0),)
     tensors = (tensor.cpu() for tensor in (static, contextual, states[0], listening))
     return Reading(tuple(ids[0].tolist()), tokens, spans, *tensors)

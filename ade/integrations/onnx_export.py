@@ -19,7 +19,7 @@ import torch
 from ade import __version__
 from ade.classifier import Classifier
 from ade.configuration import AdeConfig
-from ade.data.problems import MULTI, REGRESSION
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION
 from ade.data.tokenize import around
 from ade.errors import InputError
 from ade.files import new_folder
@@ -204,7 +204,8 @@ def _same(scores: np.ndarray, expected: np.ndarray, spread: float, problem: str)
     if problem == REGRESSION:  # nothing is decided
         return 1.0
     if problem == MULTI:  # each label by itself
-        clear, same = np.abs(expected) >= CLEAR * spread, (scores >= 0) == (expected >= 0)
+        clear = np.abs(expected - MULTI_LABEL_LOGIT) >= CLEAR * spread
+        same = (scores >= MULTI_LABEL_LOGIT) == (expected >= MULTI_LABEL_LOGIT)
     else:
         best = np.sort(expected, 1)
         clear = best[:, -1] - best[:, -2:-1].max(1, initial=-np.inf) >= CLEAR * spread

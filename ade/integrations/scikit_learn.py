@@ -30,12 +30,12 @@ from ade.classifier import Classifier
 from ade.codebook import MARKER as CODEBOOK
 from ade.codebook import Codebook
 from ade.data.dataset import Dataset
-from ade.data.problems import LIKELY, MULTI
+from ade.data.problems import MULTI, MULTI_LABEL_THRESHOLD
 from ade.distillation import distill
 from ade.errors import InputError
 from ade.files import kind_of
 from ade.integrations.vectors import mean_vectors, pooled_vectors
-from ade.settings import PRESETS, SHAPES, Architecture, DistillationSettings, TrainingSettings
+from ade.settings import ARCHITECTURES, PRESETS, Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import DEFAULT_TEACHER, load_teacher
 from ade.training.loop import train
 
@@ -103,7 +103,7 @@ class _Trained(BaseEstimator):
         if not isinstance(seed, (int, np.integer)):
             seed = check_random_state(seed).randint(2**31 - 1)
         given |= {"seed": int(seed), "class_weights": self.class_weight or "none"}
-        shape = replace(SHAPES[self.preset], **self._given("attend", "max_tokens"))
+        shape = replace(ARCHITECTURES[self.preset], **self._given("attend", "max_tokens"))
         return replace(PRESETS[self.preset], **given), shape
 
     def _given(self, *names: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class AdeClassifier(ClassifierMixin, _Trained):
         """The most probable label of each text; where there are several, a table (n, C) of 0 and 1."""
         chances = self.predict_proba(X)
         if self.classifier_.problem == MULTI:
-            return (chances >= LIKELY).astype(np.int64)
+            return (chances >= MULTI_LABEL_THRESHOLD).astype(np.int64)
         return self.classes_[chances.argmax(1)]
 
     def predict_proba(self, X: Sequence[str]) -> np.ndarray:

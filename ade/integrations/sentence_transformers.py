@@ -27,8 +27,9 @@ from ade.codebook import Codebook
 from ade.data.tokenize import check_texts, encode_chunks
 from ade.errors import InputError
 from ade.files import kind_of
-from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel, AdePreTrainedModel
+from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
 from ade.model_card import CARD
+from ade.pretrained import AdePreTrainedModel
 from ade.settings import Architecture
 
 STATIC = Architecture(sat=False, positions="none")

@@ -10,17 +10,16 @@ What reads is written for numpy arrays and tensors alike: the light runtime has 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from ade.arrays import Array, arange_like, as_float, library_of
 from ade.errors import InputError
 
 WHOLE_8, WHOLE_4 = 0, 1  # codes of rows kept whole; from 2 on, the pairs of a token and 1 more
 BLOCK = 32  # tokens between two known places in the stream
 PAD = 4  # bytes after a stream: four are read at once
 GRID = 255  # steps of the logarithmic grid of scales
-Array = Any  # a numpy array or a tensor
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def half(numbers: np.ndarray) -> np.ndarray:
 
 def from_half(bits: Array) -> Array:
     """What `half` stored, as float32."""
-    return as_float(bits.view(_like(bits).float16))
+    return as_float(bits.view(library_of(bits).float16))
 
 
 def in_nibbles(rows: np.ndarray) -> np.ndarray:
@@ -144,7 +143,7 @@ def in_nibbles(rows: np.ndarray) -> np.ndarray:
 
 def from_nibbles(packed: Array, dim: int) -> Array:
     """What `in_nibbles` packed (n, d / 2), as float32 (n, d)."""
-    both = _like(packed).stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])
+    both = library_of(packed).stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])
     return as_float(both[:, :dim]) - 8
 
 
@@ -222,8 +221,8 @@ def counts_of(shape: Shape, arrays: Mapping[str, Array], types: Array) -> Array:
 
 def lookup(shape: Shape, arrays: Mapping[str, Array], starts: Array, types: Array) -> tuple[Array, Array, Array]:
     """Anchors and weights of token types (n,), padded with weight 0, and which are real: each (n, most)."""
-    kind = _like(types)
-    lane, column = _range(BLOCK, types), _range(shape.most, types)
+    kind = library_of(types)
+    lane, column = arange_like(BLOCK, types), arange_like(shape.most, types)
     block = types // BLOCK
     around, earlier = block[:, None] * BLOCK + lane, lane < (types % BLOCK)[:, None]  # (n, BLOCK)
     codes = read_bits(arrays["codes"], shape.count_bits, _clipped(around, shape.vocabulary - 1))
@@ -263,7 +262,7 @@ def anchors_of(shape: Shape, arrays: Mapping[str, Array], index: Array) -> Array
 
 def all_anchors(shape: Shape, arrays: Mapping[str, Array]) -> Array:
     """Every anchor (K, d), shared ones first."""
-    return anchors_of(shape, arrays, _range(shape.anchors + shape.whole_8 + shape.whole_4, arrays["scales"]))
+    return anchors_of(shape, arrays, arange_like(shape.anchors + shape.whole_8 + shape.whole_4, arrays["scales"]))
 
 
 def pack_layer(weight: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
@@ -287,25 +286,6 @@ def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
             array = array.view(np.float16)  # what `half` stored
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InputError(f"'{name}' holds numbers that are not finite (NaN or infinity)")
-
-
-def as_float(array: Array) -> Array:
-    """As float32."""
-    return array.astype(np.float32) if isinstance(array, np.ndarray) else array.float()
-
-
-def _like(array: Array) -> Any:
-    """numpy, or torch: whichever the array is from."""
-    if isinstance(array, np.ndarray):
-        return np
-    import torch
-
-    return torch
-
-
-def _range(count: int, beside: Array) -> Array:
-    kind = _like(beside)
-    return np.arange(count) if kind is np else kind.arange(count, device=beside.device)
 
 
 def _clipped(array: Array, most: int) -> Array:

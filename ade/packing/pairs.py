@@ -4,8 +4,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ade.arrays import Array, arange_like
 from ade.errors import InputError
 from ade.packing import format as packing
+
+
+def pair_slots(counts: Array, starts: Array, ids: Array, width: int) -> tuple[Array, Array]:
+    """Where the pairs of tokens stand in arrays that hold the pairs of all tokens one after the other.
+
+    Token i has the `counts[i]` pairs from `starts[i]` on. Returns their positions for the tokens `ids` of any shape,
+    (..., width), and a mask of the real ones; the position is 0 where a token has fewer than `width` pairs.
+    """
+    column = arange_like(width, ids)
+    real = column < counts[ids][..., None]
+    return (starts[ids][..., None] + column) * real, real
 
 
 class PlainPairs:
@@ -31,9 +43,7 @@ class PlainPairs:
 
     def of(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Anchors and weights of token types (n,), padded with weight 0, and which are real: each (n, most)."""
-        column = np.arange(self.most)
-        there = column < self._counts[types][:, None]
-        slot = np.where(there, self._starts[types][:, None] + column, 0)
+        slot, there = pair_slots(self._counts, self._starts, types, self.most)
         return self._indices[slot], self._weights[slot] * there, there
 
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ade.packing.pairs import pair_slots
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -88,7 +90,5 @@ class Elements:
 
 def pairs_of(pairs: Pairs, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Anchors and weights of tokens (...,), padded to `most` with weight 0, and which are real: each (..., k)."""
-    column = torch.arange(pairs.most, device=ids.device)
-    there = column < pairs.counts[ids].unsqueeze(-1)  # (..., k)
-    slot = torch.where(there, pairs.starts[ids].unsqueeze(-1) + column, 0)
+    slot, there = pair_slots(pairs.counts, pairs.starts, ids, pairs.most)
     return pairs.anchors[slot], pairs.weights[slot] * there, there

@@ -24,6 +24,7 @@ from ade.data.problems import scale_of
 from ade.errors import InputError
 from ade.packing import format as packing
 from ade.packing.pairs import PackedPairs, PlainPairs
+from ade.positions import sinusoidal
 
 INSIDE = "ade.embedding."
 EPSILON = 1e-5  # LayerNorm's
@@ -115,9 +116,7 @@ class Projection:
 
     def place_table(self, count: int) -> np.ndarray:
         """What `count` positions add to a row."""
-        half = np.arange(0, self.dim, 2, dtype=np.float32)
-        angle = np.arange(count, dtype=np.float32)[:, None] * np.exp(half * np.float32(-np.log(10000.0) / self.dim))
-        encoded = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(count, -1)[:, : self.dim]
+        encoded = sinusoidal(np.arange(count), self.dim)
         return (self._scale * encoded) @ self.matrix.T + self.bias  # (count, W)
 
     def _place_rows(self, positions: np.ndarray | slice) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ade.data.problems import LIKELY, MULTI, REGRESSION
+from ade.data.problems import MULTI, MULTI_LABEL_THRESHOLD, REGRESSION
 from ade.errors import InputError
 from ade.predictor import Predictor
 
@@ -70,7 +70,7 @@ class Answers:
 
     def _several(self, row: list[float]) -> str:
         """With any number of labels: a probability each."""
-        likely = [i for i, chance in enumerate(row) if chance >= LIKELY]
+        likely = [i for i, chance in enumerate(row) if chance >= MULTI_LABEL_THRESHOLD]
         label = ",".join(self._labels[i] for i in likely)
         return self._form % (f"[{label}]", f"[{','.join(f'{row[i]:.6g}' for i in likely)}]", *row)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ade.classifier import Classifier, Tagger
 from ade.errors import InputError
-from ade.files import LOCK, check_free, locked, made, new_file, new_folder
+from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 
 RUN, LAST, BEST = "run.json", "checkpoint.safetensors", "best.safetensors"
 METRICS, DONE = "metrics.jsonl", "training.json"
@@ -34,7 +34,7 @@ Existing = Literal["refuse", "resume", "overwrite"]
 def claimed(folder: Path, existing: Existing) -> Iterator[None]:
     """Context manager: create and lock the folder of a run; refuse content that may not be resumed or overwritten."""
     _check(folder, existing)
-    with made(folder), locked(folder / LOCK, folder):
+    with created(folder), locked(folder / LOCK, folder):
         _check(folder, existing)  # again: another process may have written before the lock was ours
         yield
 

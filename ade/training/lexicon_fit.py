@@ -1,7 +1,8 @@
 """Fit the lexicon: a regularised linear model over token n-grams, whose scores are added to a trained model's.
 
-The linear model is fitted on the training rows with full-batch L-BFGS. The strength of its regularisation, its weight
-beside the model's scores and the number of entries are chosen by the loss of the summed scores on the validation rows.
+The linear model is fitted on the training rows with full-batch L-BFGS. The strength of its regularisation and its
+weight beside the model's scores are chosen by the accuracy of the summed scores on the validation rows, and by their
+loss if the accuracy hardly differs; the number of entries is chosen by the loss.
 """
 
 import warnings
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.data.problems import MULTI, REGRESSION
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD, REGRESSION
 from ade.lexicon import Lexicon, LexiconShape, keys_of, pack_idf, pack_keys, unpack
 from ade.packing.format import Packing, pack
 from ade.progress import Report, silent
@@ -236,6 +237,15 @@ class Blend:
             return self.loss_of_sum(share * self.validation.logits + (1 - share) * lexicon)
         return self.loss_of_sum(self.validation.logits + weight * lexicon)
 
+    def accuracy(self, lexicon: np.ndarray, weight: float) -> float:
+        """The fraction of labels that the summed scores predict correctly; 0 for regression, which has the loss."""
+        scores, targets = self.validation.logits + weight * lexicon, self.objective.targets.numpy()
+        if self.objective.problem == REGRESSION:
+            return 0.0
+        if self.objective.problem == MULTI:
+            return float(((scores >= MULTI_LABEL_LOGIT) == (targets >= MULTI_LABEL_THRESHOLD)).mean())
+        return float((scores.argmax(1) == targets).mean())
+
     def model_share(self, lexicon: np.ndarray) -> float:
         """The model's share in the average with the least squared error, between 0 and 1."""
         model = self.validation.logits
@@ -251,12 +261,13 @@ class Blend:
 
 
 class _Candidate(NamedTuple):
-    """A fitted lexicon, and the strength and weight of its lowest validation loss."""
+    """A fitted lexicon, its strength and weight, and the validation metrics of the summed scores."""
 
     lexicon: Lexicon
     strength: float
     weight: float
     loss: float
+    accuracy: float
 
 
 def _fit_strengths(
@@ -267,7 +278,7 @@ def _fit_strengths(
     strengths: Sequence[float],
     report: Report,
 ) -> _Candidate:
-    """Fit the entries of a lexicon for each strength, started from the last; the one with the least validation loss."""
+    """Fit the entries of a lexicon for each strength, started from the last; returns the best strength and weight."""
     device = objective.targets.device
     rows, validation_rows = features(lexicon, texts, device), features(lexicon, blend.validation.texts, device)
     labels = len(lexicon.bias)
@@ -280,14 +291,20 @@ def _fit_strengths(
         report("lexicon", done, len(strengths), {})
         weight, bias = minimise(rows, objective, 1 / (strength * rows.shape[0]), (weight, bias))
         own = (validation_rows @ weight + bias).cpu().numpy()
-        weights = (1.0,) if objective.problem == REGRESSION else WEIGHTS
-        losses = {each: blend.loss(own, each) for each in weights}
-        chosen = min(losses, key=losses.__getitem__)
         scores = (weight.cpu().numpy() * lexicon.idf[:, None]).astype(np.float32)
         fitted = Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, bias.cpu().numpy())
-        candidates.append(_Candidate(fitted, strength, chosen, losses[chosen]))
+        for each in (1.0,) if objective.problem == REGRESSION else WEIGHTS:
+            candidates.append(_Candidate(fitted, strength, each, blend.loss(own, each), blend.accuracy(own, each)))
     report("lexicon", len(strengths), len(strengths), {})
-    return min(candidates, key=lambda candidate: candidate.loss)
+    return _choose(candidates, len(blend.validation.labels))
+
+
+def _choose(candidates: Sequence[_Candidate], rows: int) -> _Candidate:
+    """The candidate of the least loss among those within half a standard error of the best accuracy."""
+    best = max(candidate.accuracy for candidate in candidates)
+    margin = 0.5 * (max(0.0, best * (1 - best)) / rows) ** 0.5
+    close = [candidate for candidate in candidates if candidate.accuracy >= best - margin]
+    return min(close, key=lambda candidate: candidate.loss)
 
 
 def _prune(best: _Candidate, counts: np.ndarray, blend: Blend) -> np.ndarray | None:

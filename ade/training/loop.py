@@ -29,7 +29,8 @@ from ade.data.problems import REGRESSION
 from ade.devices import resolve_device
 from ade.embedding import DENSE_ANCHORS, AnchorEmbedding
 from ade.errors import InputError
-from ade.model import AdeForSequenceClassification, AdePreTrainedModel
+from ade.model import AdeForSequenceClassification
+from ade.pretrained import AdePreTrainedModel
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, TrainingSettings
 from ade.training.checkpoints import Existing, RunFolder, claimed

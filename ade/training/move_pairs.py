@@ -29,7 +29,7 @@ class PairMover:
         layer.max_pairs = max(layer.max_pairs, min(limit, len(layer.anchors)))
         self.shared = (layer.packing.shared if layer.packing else 0) or len(layer.anchors)
         self.gradient = torch.zeros(len(layer.counts), len(layer.anchors), device=layer.anchors.device)  # (N, K)
-        layer.listener = self._watch
+        layer.coefficients_hook = self._watch
 
     def _watch(self, ids: Tensor, coefficients: Tensor) -> None:
         """Called by the layer in each forward pass: accumulate the gradient once it is known."""

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ade.data.batches import Encoded
 from ade.data.conll import UNLABELLED
-from ade.data.problems import MULTI, REGRESSION
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD, REGRESSION
 
 MAX_NORM = 1.0  # gradients are clipped to this norm
 BUCKET = 16  # with CUDA graphs, lengths are padded to a multiple of this
@@ -113,7 +113,7 @@ def _accuracy(logits: Tensor, labels: Tensor, problem: str | None) -> Tensor:
     if problem == REGRESSION:
         return logits.new_zeros(())
     if problem == MULTI:
-        return ((logits >= 0) == (labels >= 0.5)).float().mean()
+        return ((logits >= MULTI_LABEL_LOGIT) == (labels >= MULTI_LABEL_THRESHOLD)).float().mean()
     if labels.is_floating_point():
         labels = labels.argmax(1)
     labelled = labels != UNLABELLED

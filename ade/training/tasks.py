@@ -19,7 +19,7 @@ from ade.data.conll import TaggedDataset, encode_tagged
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.tokenize import WINDOWS
-from ade.evaluation import KINDS, TagEvaluation, evaluate_tagger, judged
+from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate_tagger
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings
@@ -38,7 +38,7 @@ class TextTask:
         self.whole = encode(codebook.tokenizer, data.texts, max_length, report)
         self.texts = self.whole.first(architecture.max_tokens)  # the model is trained on the first window of a text
         self.dev_texts = encode(codebook.tokenizer, dev.texts, max_length)
-        self.metric = KINDS[dev.problem].best_by
+        self.metric = EVALUATIONS[dev.problem].best_by
 
         # Regression targets are standardised to mean 0 and standard deviation 1.
         self.mean, self.deviation = 0.0, 1.0
@@ -55,7 +55,7 @@ class TextTask:
 
     def validate(self, model: AdeForSequenceClassification) -> dict[str, Any]:
         """Metrics of a model on the validation rows."""
-        return judged(self.dev, self._dev_scores(model), self.dev.names).as_dict()
+        return evaluate_scores(self.dev, self._dev_scores(model), self.dev.names).as_dict()
 
     def _dev_scores(self, model: AdeForSequenceClassification) -> np.ndarray:
         return predict_logits(model, self.dev_texts) * self.deviation + self.mean
@@ -76,7 +76,7 @@ class TextTask:
             config.about["lexicon"] = {"entries": 0}
             if fitted is not None:
                 scores = self._add_lexicon(model, fitted, scores)
-                metrics = judged(self.dev, scores, self.dev.names).as_dict()
+                metrics = evaluate_scores(self.dev, scores, self.dev.names).as_dict()
         config.about["dev"] = metrics
         return Classifier(model.packed(), self.codebook.tokenizer)
 

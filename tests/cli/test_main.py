@@ -144,7 +144,7 @@ def test_epochs_are_as_many_as_are_asked_for(preset, ade, book, topic_folder, tm
 def test_help_says_how_long_it_trains(ade):
     status, out, _ = ade("train", "--help")
     assert status == 0
-    assert "not given, 8" in " ".join(out.split())
+    assert "by default 8" in " ".join(out.split())
 
 
 def test_a_target_that_cannot_be_written_is_found_out_first(

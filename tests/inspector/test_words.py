@@ -61,7 +61,7 @@ def test_a_context_weighs_anchors_anew(codebook, topics):
     assert torch.equal(one.contextual[1] != 0, one.static[1] != 0)
     assert float(one.listening.sum()) == pytest.approx(1)
     ids = torch.tensor([classifier.tokenizer.encode("bank profit").ids])
-    heard = model.ade.heard(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+    heard = model.ade.context(ids, torch.ones_like(ids, dtype=torch.bool))[0]
     position = model.ade._positions(torch.arange(2))
     composed = model.ade.norm(two.contextual @ model.ade.embedding.anchors) + position + heard
     assert torch.allclose(composed, two.states, atol=1e-5)

@@ -15,7 +15,7 @@ from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
-from ade.evaluation import compare_numbers, compare_several, evaluate
+from ade.evaluation import compare_multi_label, compare_numbers, evaluate
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.runtime.runtime import Runtime
@@ -214,7 +214,7 @@ def test_a_run_on_numbers_resumes_where_it_stopped(codebook, tmp_path):
 def test_figures_are_those_of_scikit_learn():
     generator = np.random.default_rng(0)
     truth, predicted = generator.random((40, 5)) < 0.3, generator.random((40, 5)) < 0.4
-    found = compare_several(truth, predicted)
+    found = compare_multi_label(truth, predicted)
     assert found.micro_f1 == pytest.approx(metrics.f1_score(truth, predicted, average="micro"))
     assert found.macro_f1 == pytest.approx(metrics.f1_score(truth, predicted, average="macro"))
     assert found.precision == pytest.approx(metrics.precision_score(truth, predicted, average="micro"))
