@@ -139,7 +139,6 @@ def train(
     Stage 3 of the paper. CoNLL files make a tagger. If the dataset has a test split, the model is evaluated on it.
     """
     from ade.codebook import Codebook
-    from ade.model_card import record
     from ade.training.loop import train as fit
 
     _check_options(settings, distill_from, unlabelled, resume, overwrite)
@@ -157,13 +156,18 @@ def train(
             teaching = TeachingSettings(**pick(TeachingSettings, settings))
             splits = _add_soft_targets(splits, distill_from, read_texts(unlabelled), training, teaching, report)
         predictor = fit(book, splits["train"], splits.get("dev"), training, architecture, out, existing, report)
-    if not main_process:
-        return
+    if main_process:
+        _show_result(out, predictor, splits.get("test"), as_json)
+
+
+def _show_result(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
+    """Evaluate a trained model on the test split, if there is one, add the metrics to its card, and print all."""
+    from ade.model_card import record
 
     stored = json.loads((out / "training.json").read_text("utf8"))
     result = {"model": str(out), **{name: value for name, value in stored.items() if name != "identity"}}
-    if "test" in splits:
-        result["test"] = evaluate_predictor(predictor, splits["test"]).as_dict()
+    if test is not None:
+        result["test"] = evaluate_predictor(predictor, test).as_dict()
         record(out, predictor.model.config, "test", result["test"])
     nbytes = (out / "model.safetensors").stat().st_size
     show(result, as_json, lambda to: display.print_training(to, result, nbytes))

@@ -34,7 +34,15 @@ def read_tokenizer(path: Path, known: int | None = None) -> Tokenizer:
     return tokenizer
 
 
-def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+def truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
+    """A copy of a tokenizer that truncates to `max_length` tokens and does not pad."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.enable_truncation(max_length)
+    return copy
+
+
+def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Ids of the special tokens that a tokenizer adds before and after a text."""
     if tokenizer.num_special_tokens_to_add(False) == 0:
         return [], []
@@ -91,9 +99,7 @@ def encode_chunks(
     if special and max_length <= tokenizer.num_special_tokens_to_add(False):
         raise InputError(f"max_tokens is {max_length}, but the tokenizer adds as many special tokens to every text")
     if tokenizer.padding is not None or tokenizer.truncation != {**TRUNCATION, "max_length": max_length}:
-        tokenizer = Tokenizer.from_str(tokenizer.to_str())  # a copy: the caller's is not changed
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length)
+        tokenizer = truncating(tokenizer, max_length)
 
     for start in range(0, len(texts), CHUNK):
         chunk = list(texts[start : start + CHUNK])

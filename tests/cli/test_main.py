@@ -121,6 +121,16 @@ def test_train_evaluates_a_test_split_and_resumes_to_the_same(ade, book, topic_f
     assert ade(*words)[0] == 2  # the folder is taken
     status, out, _ = ade(*words, "--resume")
     assert json.loads(out) == first
+    status, out, _ = ade(*words[:-1], "--resume")  # without --json
+    assert f"{first['lexicon']['entries']:,} entries, weight" in out
+
+
+def test_train_says_when_there_is_no_lexicon(ade, book, tmp_path):
+    rows = [f"{word},{'xy'[i % 2]}\n" for i, word in enumerate(["goal", "goal", "bank", "bank"] * 50)]
+    (tmp_path / "random.csv").write_text("text,label\n" + "".join(rows))
+    words = ("train", "--codebook", book, "--data", tmp_path / "random.csv", "--steps", 4, "--device", "cpu")
+    assert "none: it did not lower the loss on dev" in ade(*words, "--out", tmp_path / "a")[1]
+    assert "lexicon" not in ade(*words, "--out", tmp_path / "b", "--no-lexicon")[1]
 
 
 @pytest.mark.parametrize("preset", ["strong", "paper"])
