@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from ade.data.batches import Encoded, sorted_batches
 from ade.data.conll import OUTSIDE, encode_sentences
 from ade.data.problems import TAGGER, Tagged, names_of, problem_of
-from ade.data.tokenize import CHUNK, read_tokenizer
+from ade.data.tokenize import CHUNK, read_tokenizer, truncating
 from ade.devices import resolve_device
 from ade.embedding import PackedEmbedding, TensorCache
 from ade.errors import InputError, first_line
@@ -53,10 +53,8 @@ class Stored(Generic[Kind]):
 
     def __init__(self, model: Kind, tokenizer: Tokenizer) -> None:
         self.model = model.eval()
-        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # a copy: truncation is set on it
-        self.tokenizer.no_padding()
         self.max_tokens = int(model.config.max_tokens)
-        self.tokenizer.enable_truncation(self.longest)
+        self.tokenizer = truncating(tokenizer, self.longest)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ attention layer weighs them by context, and a linear layer predicts.
 {% endif %}- Size: {{ size }}
 {% if about.teacher %}- Embedding table distilled from: {{ about.teacher }}, {{ license_note }}
 {% endif %}{% if about.data %}- Trained on: {{ about.data }}{% if about.rows %}, {{ rows }} rows{% endif %}
+{% endif %}{% if lexicon_entries %}- Lexicon: scores of {{ lexicon_entries }} n-grams are added to the model's
 {% endif %}{% if splits %}
 ## Metrics
 
@@ -88,6 +89,7 @@ def card(config: AdeConfig, nbytes: int) -> str:
         listed.append("...")
     predicts = {MULTI: f"any of {len(labels)} labels for a text", REGRESSION: "a number for a text"}
     splits = {split: about[split] for split in ("test", "dev") if about.get(split)}
+    entries = (about.get("lexicon") or {}).get("entries")
     metric_names = list(dict.fromkeys(name for metrics in splits.values() for name in metrics))
 
     content = ModelCard.from_template(
@@ -100,6 +102,7 @@ def card(config: AdeConfig, nbytes: int) -> str:
         size=f"{nbytes:,} bytes, {config.anchors:,} anchors of width {config.hidden_size}",
         license_note=f"licence: {about['license']}" if about.get("license") else "licence not known: look it up",
         rows=f"{about.get('rows') or 0:,}",
+        lexicon_entries=f"{entries:,}" if entries else "",
         splits={split: [_shown(splits[split].get(name)) for name in metric_names] for split in reversed(splits)},
         metric_names=metric_names,
         usage='ade.Tagger.load("FOLDER").predict(["a sentence of words"])'

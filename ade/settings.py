@@ -30,7 +30,7 @@ class DistillationSettings:
         default=0.0, metadata={"help": "tau: drop pairs of smaller absolute weight (rows have norm 1)"}
     )
     solver: Literal["pursuit", "gradient"] = field(
-        default="pursuit", metadata={"help": "pursuit (ours) or gradient (the paper's)"}
+        default="pursuit", metadata={"help": "pursuit (orthogonal matching pursuit) or gradient (the paper's)"}
     )
     signed: bool = field(default=True, metadata={"help": "allow negative weights"})
     rounds: int = field(default=12, metadata={"help": "iterations over the embedding table"})
@@ -155,7 +155,7 @@ class ServiceSettings:
     max_chars: int = field(default=20_000, metadata={"help": "maximum characters per text"})
     batch: int = field(default=64, metadata={"help": "maximum texts per batch, from any number of requests"})
     wait_ms: float = field(
-        default=2.0, metadata={"help": "maximum wait for further requests, where the last batch had several"}
+        default=2.0, metadata={"help": "maximum wait in ms for further requests, if the last batch had several"}
     )
     queue: int = field(default=4096, metadata={"help": "maximum texts waiting; further requests get status 503"})
     inspect_texts: int = field(default=2, metadata={"help": "maximum texts per inspection request"})

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from ade.data.tokenize import around, read_tokenizer
+from ade.data.tokenize import read_tokenizer, special_tokens_around
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
 from ade.progress import Report, quiet, silent
@@ -300,7 +300,7 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
     tokenizer.no_padding()
     tokenizer.no_truncation()
 
-    before, after = (torch.tensor(ids, dtype=torch.long) for ids in around(tokenizer))
+    before, after = (torch.tensor(ids, dtype=torch.long) for ids in special_tokens_around(tokenizer))
     count = len(model.get_input_embeddings().weight)
     table = torch.empty(count, model.config.hidden_size)  # (N, d)
     for start in range(0, count, BATCH):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ade.embedding import LexiconLayer
 from ade.errors import InputError
 from ade.lexicon import Lexicon, LexiconShape, key_range, pack_keys, unpack, unpack_keys
-from ade.training.lexicon_fit import Ragged, packed
+from ade.training.lexicon_fit import Ragged, pack_lexicon
 
 VOCABULARY = 13
 ONE = ("vocabulary", "dim", "anchors", "pairs", "most")
@@ -56,7 +56,7 @@ def test_scores_are_those_of_the_definition(texts, labels):
 
 @given(texts_strategy)
 def test_the_layer_scores_as_numpy_does(texts):
-    shape, arrays = packed(some_lexicon(4), 1.0, np.full(len(some_lexicon(4)), 3), "single_label_classification")
+    shape, arrays = pack_lexicon(some_lexicon(4), 1.0, np.full(len(some_lexicon(4)), 3), "single_label_classification")
     layer = LexiconLayer(shape.as_dict())
     layer.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     length = max(map(len, texts))
@@ -76,7 +76,7 @@ def test_keys_come_back_as_they_were_stored(keys):
 @pytest.mark.parametrize("labels", [1, 2, 4, 30])
 def test_packed_scores_stay_close(labels):
     lexicon = some_lexicon(labels)
-    shape, arrays = packed(lexicon, 0.5, np.full(len(lexicon), 3), "multi_label_classification")
+    shape, arrays = pack_lexicon(lexicon, 0.5, np.full(len(lexicon), 3), "multi_label_classification")
     found = unpack(shape, arrays)
     assert np.array_equal(found.keys, lexicon.keys)
     np.testing.assert_allclose(found.idf, lexicon.idf, atol=8 / 15 / 2 + 1e-3)
@@ -88,7 +88,7 @@ def test_packed_scores_stay_close(labels):
 
 def test_damaged_arrays_are_refused():
     lexicon = some_lexicon(3)
-    shape, arrays = packed(lexicon, 1.0, np.full(len(lexicon), 3), "single_label_classification")
+    shape, arrays = pack_lexicon(lexicon, 1.0, np.full(len(lexicon), 3), "single_label_classification")
     for name in ("keys_high", "bias", "scores.codes"):
         with pytest.raises(InputError):
             unpack(shape, {**arrays, name: arrays[name][:-1]})

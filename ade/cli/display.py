@@ -1,4 +1,4 @@
-"""What a person sees at the terminal: progress bars on stderr, tables of at most 100 columns on stdout."""
+"""Output for people: progress bars on stderr, tables at most 100 columns wide on stdout."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,44 +32,44 @@ CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160
 
 
 def console() -> Console:
-    """Standard output; colours only on a terminal."""
-    found = Console()
-    width = min(WIDTH, found.width) if found.is_terminal else WIDTH
+    """A console on standard output; colours only on a terminal."""
+    terminal = Console()
+    width = min(WIDTH, terminal.width) if terminal.is_terminal else WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """A bar for each stage of a long piece of work, with the time left and the figures so far."""
+    """Context manager: a `Report` that draws a progress bar per stage, with the time left and the latest metrics."""
     stderr = Console(stderr=True, highlight=False)
     columns = (
         TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[metrics]}"),
     )  # fmt: skip
     with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bars:
         stages: dict[str, TaskID] = {}
 
-        def report(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        def report(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
             if stage not in stages:
-                stages[stage] = bars.add_task(stage, total=total, figures="")
-            bars.update(stages[stage], completed=done, total=total, figures=_figures(figures))
+                stages[stage] = bars.add_task(stage, total=total, metrics="")
+            bars.update(stages[stage], completed=done, total=total, metrics=_format_progress(metrics))
 
         yield report
 
 
-def _figures(figures: Mapping[str, float]) -> str:
-    shown = {
+def _format_progress(metrics: Mapping[str, float]) -> str:
+    formats = {
         "loss": "loss {:.3f}",
         "accuracy": "acc {:.3f}",
         "best": "dev {:.3f}",
         "cosine": "cos {:.3f}",
         "rate": "{:,.0f}/s",
     }
-    return " ".join(text.format(figures[name]) for name, text in shown.items() if name in figures)
+    return " ".join(text.format(metrics[name]) for name, text in formats.items() if name in metrics)
 
 
 def size(count: float) -> str:
-    """Bytes as a person reads them."""
+    """A number of bytes with a decimal unit, as 1.5 MB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -85,8 +85,8 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -> None:
-    """A fresh codebook: its shape, how close it is, what it saves."""
+def print_codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -> None:
+    """Print the shape of a codebook, its cosine to the teacher's table and its size."""
     about = book.about
     table = plain_table("codebook", str(folder))
     table.add_row("teacher", f"{about['teacher']}  {book.vocabulary:,} x {book.dim}")
@@ -107,43 +107,51 @@ def codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -
     to.print(table)
 
 
-def trained(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
-    """A fresh model: where it is and how good."""
+def print_training(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
+    """Print where a trained model is, its metrics, its lexicon and its size."""
     table = plain_table("model", result["model"])
     table.add_row("steps", f"{result['steps']:,}")
     for name, value in result.items():
         if name.startswith("dev_"):
-            table.add_row(f"{_named(name.removeprefix('dev_'))} on dev", _figure(name, value))
+            table.add_row(f"{_metric_name(name.removeprefix('dev_'))} on dev", _format_metric(name, value))
     for name, value in result.get("test", {}).items():
         if name in ("accuracy", "macro_f1", "micro_f1", "f1", "r2", "spearman"):
-            table.add_row(f"{_named(name)} on test", _figure(name, value))
+            table.add_row(f"{_metric_name(name)} on test", _format_metric(name, value))
     table.add_row("model.safetensors", size(nbytes))
+    if "lexicon" in result:
+        table.add_row("lexicon", _format_lexicon(result["lexicon"]))
     to.print(table)
 
 
-def _named(figure: str) -> str:
-    return figure.replace("_", " ").replace("f1", "F1").replace("r2", "R2")
+def _format_lexicon(lexicon: Mapping[str, Any]) -> str:
+    if not lexicon["entries"]:
+        return "none: it did not lower the loss on dev"
+    return f"{lexicon['entries']:,} entries, weight {lexicon['weight']:.2g}, {size(lexicon['bytes'])} of the model"
 
 
-def _figure(name: str, value: float | None) -> str:
-    """A share as a percentage, a count or an error as it is."""
+def _metric_name(name: str) -> str:
+    return name.replace("_", " ").replace("f1", "F1").replace("r2", "R2")
+
+
+def _format_metric(name: str, value: float | None) -> str:
+    """Fractions as percentages; counts, errors and correlations as they are."""
     if value is None or isinstance(value, int):
         return "-" if value is None else f"{value:,}"
     plain = name.endswith(("error", "r2", "pearson", "spearman"))
     return f"{value:.4g}" if plain else f"{100 * value:.2f}"
 
 
-def evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
-    """Figures; of single labels the confusion matrix, or the commonest confusions where it would not fit."""
-    figures = result.as_dict()
-    table = plain_table(*("texts" if name == "n" else _named(name) for name in figures))
-    table.add_row(*(_figure(name, value) for name, value in figures.items()))
+def print_evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
+    """Print metrics; for single-label models also the confusion matrix, or the most frequent confusions."""
+    metrics = result.as_dict()
+    table = plain_table(*("texts" if name == "n" else _metric_name(name) for name in metrics))
+    table.add_row(*(_format_metric(name, value) for name, value in metrics.items()))
     to.print(table)
     if "counts" in vars(result):
-        _confusion(to, cast("Evaluation", result))
+        _print_confusion(to, cast("Evaluation", result))
 
 
-def _confusion(to: Console, result: "Evaluation") -> None:
+def _print_confusion(to: Console, result: "Evaluation") -> None:
     to.print()
     if len(result.names) <= 8:
         matrix = plain_table("true \\ predicted", *(one_line(name)[:10] for name in result.names))
@@ -151,50 +159,43 @@ def _confusion(to: Console, result: "Evaluation") -> None:
             matrix.add_row(one_line(name)[:16], *(f"{count:,}" for count in row))
         to.print(matrix)
         return
-    commonest = plain_table("commonest confusions", "taken for", "times", "of")
-    wrong = result.counts[result.counts[:, 0] != result.counts[:, 1]]
-    for true, taken, times in wrong[wrong[:, 2].argsort(kind="stable")[::-1][:10]].tolist():
+
+    # The matrix would not fit: list its ten largest entries off the diagonal.
+    table = plain_table("most frequent confusions", "predicted", "times", "of")
+    errors = result.counts[result.counts[:, 0] != result.counts[:, 1]]
+    largest_first = errors[:, 2].argsort(kind="stable")[::-1]
+    for true, predicted, times in errors[largest_first[:10]].tolist():
         total = int(result.counts[result.counts[:, 0] == true, 2].sum())
-        commonest.add_row(one_line(result.names[true]), one_line(result.names[taken]), f"{times:,}", f"{total:,}")
-    to.print(commonest)
+        table.add_row(one_line(result.names[true]), one_line(result.names[predicted]), f"{times:,}", f"{total:,}")
+    to.print(table)
 
 
 def one_line(label: str) -> str:
-    """A label on one line: line breaks, tabs and other control characters as Python writes them."""
+    """A label with line breaks, tabs and other control characters escaped as in Python strings."""
     return label.translate(CONTROLS)
 
 
-def prediction(found: Prediction | Tagged) -> str:
-    """A line for a text: label and probability, the labels and theirs, or a number; a line a word of a sentence."""
-    if isinstance(found, Tagged):
-        return (
-            "".join(f"{one_line(word)}\t{one_line(tag)}\n" for word, tag in zip(found.words, found.tags, strict=True))
-            + "\n"
-        )
-    if found.probability is None:
-        return f"{found.label:.6g}\n"
-    if isinstance(found.label, list):
-        chances = found.probability if isinstance(found.probability, list) else []
-        return f"{'|'.join(map(one_line, found.label))}\t{'|'.join(f'{p:.4f}' for p in chances)}\n"
-    return f"{one_line(str(found.label))}\t{found.probability:.4f}\n"
+def format_prediction(prediction: Prediction | Tagged) -> str:
+    """One line per text, tab-separated: label and probability (of multi-label models several, with | between), or a
+    number. For a tagged sentence one line per word, and an empty line after it."""
+    if isinstance(prediction, Tagged):
+        pairs = zip(prediction.words, prediction.tags, strict=True)
+        return "".join(f"{one_line(word)}\t{one_line(tag)}\n" for word, tag in pairs) + "\n"
+    if prediction.probability is None:
+        return f"{prediction.label:.6g}\n"
+    if isinstance(prediction.label, list):
+        probabilities = prediction.probability if isinstance(prediction.probability, list) else []
+        return f"{'|'.join(map(one_line, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
+    return f"{one_line(str(prediction.label))}\t{prediction.probability:.4f}\n"
 
 
-def words(to: Console, found: "list[TokenAnchors]") -> None:
-    """A block for each token: its anchors, the heaviest first."""
-    for token in found:
+def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:
+    """Print a table per token: its anchors with their weights and nearest words, the largest weight first."""
+    for token in tokens:
         name = token.word if token.token.strip("▁Ġ") == token.word else f"{token.word}: {token.token}"
-        table = Table(
-            title=name,
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            pad_edge=False,
-            padding=(0, 2, 0, 0),
-        )
-        table.add_column("anchor", justify="right", header_style="dim")
-        table.add_column("weight", justify="right", header_style="dim")
-        if any(use.in_context is not None for use in token.anchors):
-            table.add_column("here", justify="right", header_style="dim")
+        in_context = ["here"] if any(use.in_context is not None for use in token.anchors) else []
+        table = plain_table("anchor", "weight", *in_context, title=name)
+        table.columns[0].justify = "right"
         table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis")
         for use in token.anchors:
             here = [f"{use.in_context:+.3f}"] if use.in_context is not None else []
@@ -203,50 +204,50 @@ def words(to: Console, found: "list[TokenAnchors]") -> None:
         to.print()
 
 
-def exported(to: Console, files: "Sequence[ExportedFile]") -> None:
-    """The files of an export, and how far from PyTorch they are."""
+def print_export(to: Console, files: "Sequence[ExportedFile]") -> None:
+    """Print the files of an export, and how much their scores differ from PyTorch's."""
     table = plain_table("file", "size", "largest difference", "of the scores' spread", "same labels")
     for each in files:
-        share = each.difference / each.spread if each.spread else 0.0
-        figures = (f"{each.difference:.1e}", f"{100 * share:.4f}%", f"{100 * each.same:.1f}%")
-        table.add_row(each.file, size(each.bytes), *figures)
+        relative = each.difference / each.spread if each.spread else 0.0
+        agreement = (f"{each.difference:.1e}", f"{100 * relative:.4f}%", f"{100 * each.same:.1f}%")
+        table.add_row(each.file, size(each.bytes), *agreement)
     to.print(table)
 
 
-def page(to: Console, result: Mapping[str, Any]) -> None:
-    """Where a page was written."""
+def print_page(to: Console, result: Mapping[str, Any]) -> None:
+    """Print where an HTML page was written."""
     count = result["texts"]
     sentences = "1 sentence" if count == 1 else f"{count} sentences"
     to.print(f"{result['html']}: {sentences}, {size(result['bytes'])}; open it in a browser")
 
 
-def parameters(to: Console, counts: Mapping[str, int]) -> None:
-    """The paper's appendix table."""
+def print_parameters(to: Console, counts: Mapping[str, int]) -> None:
+    """Print the number of parameters of each component."""
     table = plain_table("component", "parameters")
     for name, count in counts.items():
         table.add_row(name.replace("_", " "), f"{count:,}")
     to.print(table)
 
 
-def demo(to: Console, found: "Demo") -> None:
-    """The main job: the comparison, the sizes, and a look inside."""
+def print_demo(to: Console, demo: "Demo") -> None:
+    """Print the comparison of the demo, the sizes and the anchors of some words."""
     table = plain_table("WordNet glosses, 25 classes", "accuracy", "macro F1", "training", "size")
-    for entry in found.entries:
-        figures = entry.evaluation
+    for entry in demo.entries:
+        metrics = entry.evaluation
         table.add_row(
             entry.name,
-            f"{100 * figures.accuracy:.2f}",
-            f"{100 * figures.macro_f1:.2f}",
+            f"{100 * metrics.accuracy:.2f}",
+            f"{100 * metrics.macro_f1:.2f}",
             f"{entry.seconds:.0f} s",
             size(entry.nbytes),
         )
     to.print(table)
-    book = found.codebook
+    book = demo.codebook
     to.print(
-        f"\nEmbedding table {size(found.table_nbytes)}, codebook {size(book.nbytes)}: "
-        f"{found.table_nbytes / book.nbytes:.1f}x smaller, mean cosine {book.about['cosine']:.3f}.\n"
+        f"\nEmbedding table {size(demo.table_nbytes)}, codebook {size(book.nbytes)}: "
+        f"{demo.table_nbytes / book.nbytes:.1f}x smaller, mean cosine {book.about['cosine']:.3f}.\n"
     )
-    words(to, found.words)
-    to.print(f"Everything is in {found.folder}. Try:")
-    to.print(f"  echo 'a wading bird with long legs' | ade predict {found.folder / 'ade'}")
-    to.print(f"  ade inspect {found.folder / 'ade'} bank")
+    print_words(to, demo.words)
+    to.print(f"Everything is in {demo.folder}. Try:")
+    to.print(f"  echo 'a wading bird with long legs' | ade predict {demo.folder / 'ade'}")
+    to.print(f"  ade inspect {demo.folder / 'ade'} bank")

@@ -1,4 +1,4 @@
-"""The verb inspect: words and their anchors as tables, or a text as a page of its own."""
+"""The verbs that look inside: `ade inspect` (words and their anchors, or an HTML page) and `ade params`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,30 +6,33 @@ from typing import Annotated
 import typer
 
 from ade.cli import display
-from ade.cli.options import Json, Seed, show
+from ade.cli.options import Json, show
 from ade.errors import InputError
 
 
 def inspect_verb(
-    source: Annotated[Path, typer.Argument(help="A model or codebook folder.", show_default=False)],
+    source: Annotated[Path, typer.Argument(help="Model or codebook folder.", show_default=False)],
     words: Annotated[
-        list[str] | None, typer.Argument(help="Words to look up; with --html, the one to open.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Words to look up; with --html, the one opened first.", show_default=False),
     ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(
-            help="A sentence with the words in it: also show the weights they have there. Several may go on a page."
+            help="Text that contains the words: also show their weights in this context. Repeatable with --html."
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page that shows everything about the sentences to this file.")
+        Path | None, typer.Option(help="Write an interactive HTML page about the texts to this file.")
     ] = None,
-    nearest: Annotated[int, typer.Option(help="Words shown for each anchor.", min=1)] = 6,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier file of --html.")] = False,
-    seed: Seed = 0,
+    nearest: Annotated[int, typer.Option(help="Number of nearest words shown per anchor.", min=1)] = 6,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --html.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The anchors of words, their weights, and each anchor's nearest words; or all of it as a page, with --html."""
+    """Show words' anchors, weights and nearest words.
+
+    With --text, also their weights in that context. With --html, write an interactive page about whole texts.
+    """
     from ade.codebook import MARKER
 
     texts, codebook = text or [], (source / MARKER).exists()
@@ -57,7 +60,7 @@ def _show_words(source: Path, codebook: bool, words: list[str], texts: list[str]
         found = inspect_in_context(Classifier.load(source, "cpu"), words, texts[0], nearest)
     else:
         found = inspect_words(codebook_of(Classifier.load(source, "cpu")), words, nearest)
-    show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.words(to, found))
+    show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.print_words(to, found))
 
 
 def _write_page(
@@ -77,4 +80,20 @@ def _write_page(
     with new_file(file) as draft:
         draft.write_text(page({"about": inspector.about(), "readings": readings, "words": words}), "utf8")
     result = {"html": str(file), "bytes": file.stat().st_size, "texts": len(readings)}
-    show(result, as_json, lambda to: display.page(to, result))
+    show(result, as_json, lambda to: display.print_page(to, result))
+
+
+def params(
+    dim: Annotated[int, typer.Option(help="Model width.", min=1)] = 768,
+    labels: Annotated[int, typer.Option(help="Number of classes.", min=1)] = 4,
+    anchors: Annotated[int, typer.Option(help="Number of anchors (K).", min=1)] = 100,
+    as_json: Json = False,
+) -> None:
+    """Count the parameters of each component.
+
+    The table of the paper's appendix, counted on a real model.
+    """
+    from ade.cli.sizes import count_parameters
+
+    counts = count_parameters(dim, labels, anchors)
+    show(counts, as_json, lambda to: display.print_parameters(to, counts))

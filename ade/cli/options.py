@@ -1,4 +1,4 @@
-"""What the verbs share: arguments, flags made from settings, how a result is shown."""
+"""What the verbs share: common arguments, flags made from settings classes, reading lines, showing a result."""
 
 import inspect
 import io
@@ -17,28 +17,32 @@ from ade.cli import display
 from ade.errors import InputError
 from ade.settings import MAX_SEED
 
-Model = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Seed = Annotated[int, typer.Option(help="What every random choice follows from.", min=0, max=MAX_SEED)]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in the output folder.")]
-TextColumn = Annotated[str, typer.Option(help="Column that holds the texts.")]
-LabelColumn = Annotated[str, typer.Option(help="Column that holds the labels.")]
+Model = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=MAX_SEED)]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite an earlier result in the output folder.")]
+TextColumn = Annotated[str, typer.Option(help="Name of the text column.")]
+LabelColumn = Annotated[str, typer.Option(help="Name of the label column.")]
 Problem = Annotated[
     Literal["single-label", "multi-label", "regression"] | None,
-    typer.Option(help="What a label is: a class, several with | between them, a number. Lists are several anyway."),
+    typer.Option(
+        help="Problem type. Multi-label columns hold lists, or names separated by |; without this option, lists are "
+        "multi-label and everything else is single-label."
+    ),
 ]
 
 
-def problem_named(problem: str | None) -> str | None:
-    """A problem as a config states it."""
+def problem_type(problem: str | None) -> str | None:
+    """The `problem_type` of a transformers config for a value of `--problem`."""
     return f"{problem.replace('-', '_')}_classification" if problem and problem != "regression" else problem
 
 
 def flags_of(*classes: type, optional: bool = False) -> Callable[[Any], Any]:
-    """Give a verb one flag for each field of these settings classes, in place of its `**settings`.
+    """Decorator: replace the `**settings` of a verb by one option per field of the given settings classes.
 
-    With `optional`, a flag that is not given arrives as None: a preset decides.
+    With `optional`, options default to None, so that the verb can tell which were given and take the others from a
+    preset.
     """
 
     def decorate(verb: Any) -> Any:
@@ -62,20 +66,20 @@ def _sentence(text: str) -> str:
 
 
 def pick(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a settings class that were given."""
+    """The options among `given` that are fields of a settings class and are not None."""
     return {entry.name: given[entry.name] for entry in fields(settings) if given.get(entry.name) is not None}
 
 
 def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None]) -> None:
-    """One JSON object, or a drawing of it."""
+    """Print a result as one JSON object, or as `draw` prints it for a person."""
     if as_json:
         print(json.dumps(value))
     else:
         draw(display.console())
 
 
-def texts_of(file: Path | None) -> list[str]:
-    """The lines of a file that are not empty; none without a file."""
+def read_texts(file: Path | None) -> list[str]:
+    """The lines of a file without the empty ones; an empty list where there is no file."""
     if file is None:
         return []
     with lines_of(str(file)) as lines:
@@ -84,7 +88,7 @@ def texts_of(file: Path | None) -> list[str]:
 
 @contextmanager
 def lines_of(file: str) -> Iterator[Iterator[str]]:
-    """The lines of a file, or of standard input where it is `-`."""
+    """Context manager: iterate over the lines of a UTF-8 file, or of standard input if `file` is `-`."""
     try:
         if file == "-":
             if isinstance(sys.stdin, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""The verbs export and serve: a model for other runtimes, and over HTTP."""
+"""The verbs that deploy a model: `ade export` (ONNX) and `ade serve` (HTTP)."""
 
 import json
 import logging
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 def export(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder for the ONNX files.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
     overwrite: Overwrite = False,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """ONNX in float32 and int8, checked against PyTorch, with tokenizer and labels."""
+    """Export a model to ONNX in float32 and int8.
+
+    The folder gets the tokenizer and the labels, too. The scores of both files are compared with PyTorch's on random
+    batches.
+    """
     from ade.classifier import Classifier
     from ade.files import new_folder
     from ade.integrations.onnx_export import INT8, write_export
@@ -33,20 +37,22 @@ def export(
     with new_folder(out, {INT8}, overwrite) as draft:
         files = write_export(Classifier.load(model, "cpu"), draft, seed)
     result = {"folder": str(out), "files": [each.as_dict() for each in files]}
-    show(result, as_json, lambda to: display.exported(to, files))
+    show(result, as_json, lambda to: display.print_export(to, files))
 
 
 @flags_of(ServiceSettings)
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for every one.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at; 0 for any that is free.", min=0, max=65535)] = 8000,
-    access_log: Annotated[bool, typer.Option("--access-log", help="A line on stderr for each request.")] = False,
-    seed: Seed = 0,
+    host: Annotated[str, typer.Option(help="Address to bind to; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to bind to; 0 for any free port.", min=0, max=65535)] = 8000,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log each request on stderr.")] = False,
     as_json: Json = False,
     **settings: Any,
 ) -> None:
-    """Predict and look inside over HTTP, until Ctrl-C; --json prints the address as an object once it is ready."""
+    """Serve a model over HTTP until Ctrl-C.
+
+    Routes for predictions and inspection. With --json, the address is printed as an object once the server is ready.
+    """
     from ade.files import kind_of
     from ade.runtime.runtime import Runtime
     from ade.service.app import create_app
@@ -64,11 +70,12 @@ def serve(
         if as_json:
             print(json.dumps({"model": str(model), "address": address}), flush=True)
 
-    chosen = ServiceSettings(**pick(ServiceSettings, settings))
+    service_settings = ServiceSettings(**pick(ServiceSettings, settings))
     if kind_of(model) == TAGGER:
-        raise InputError(f"{model}: a tagger, and only models that answer for a whole text are served")
+        raise InputError(f"{model}: a tagger, and only classifiers and regression models are served")
     if access_log:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with bind_socket(host, port) as bound:
         address = url_of(bound)
-        run_server(create_app(Runtime.load(model), chosen, inspector), bound, ready, chosen.max_bytes, access_log)
+        app = create_app(Runtime.load(model), service_settings, inspector)
+        run_server(app, bound, ready, service_settings.max_bytes, access_log)

@@ -1,7 +1,7 @@
-"""Bytes of all that prediction needs, one function a kind of model: the model and its tokenizer or vocabulary.
+"""Bytes of everything prediction needs, one function per kind of model: the model and its tokenizer or vocabulary.
 
-Every function gives the parts: `model_bytes` (weights and configuration), `tokenizer_bytes` (what turns text into the
-numbers the weights are for), and their sum, `bytes`. Model cards and other files nobody reads to predict do not count.
+Every function returns `model_bytes` (weights and configuration), `tokenizer_bytes` (what turns text into ids) and their
+sum, `bytes`. Model cards and other files that prediction does not read do not count.
 """
 
 from collections.abc import Iterable
@@ -12,23 +12,23 @@ Sizes = dict[str, int]
 
 
 def sizes(model: int, tokenizer: int) -> Sizes:
-    """The parts and their sum."""
+    """Both sizes and their sum."""
     return {"bytes": model + tokenizer, "model_bytes": model, "tokenizer_bytes": tokenizer}
 
 
 def folder_sizes(folder: Path, weights: str = "*.safetensors") -> Sizes:
-    """A folder as `ade train`, transformers or model2vec write it: weights, config.json and tokenizer.json."""
+    """Sizes of a folder written by `ade train`, transformers or model2vec: weights, config.json and tokenizer.json."""
     files = [*folder.glob(weights), folder / "config.json"]
     return sizes(sum(path.stat().st_size for path in files), (folder / TOKENIZER).stat().st_size)
 
 
 def file_sizes(path: Path) -> Sizes:
-    """A single file that holds the vocabulary too, as fastText's .bin and .ftz."""
+    """Sizes of a single file that includes the vocabulary, as fastText's .bin and .ftz."""
     return sizes(path.stat().st_size, 0)
 
 
 def linear_sizes(numbers: int, vocabulary: Iterable[str]) -> Sizes:
-    """A linear model over n-grams: its numbers (weights, idf) in float32; the n-grams in order, a byte between them."""
+    """Sizes of a linear model over n-grams: `numbers` float32 values, and the n-grams with one byte between them."""
     return sizes(4 * numbers, sum(len(entry.encode("utf8")) + 1 for entry in vocabulary))
 
 

@@ -1,4 +1,4 @@
-"""The verbs that make something: `ade distill` and `ade train`. Heavy modules are imported inside them."""
+"""The verbs that make a codebook or a model: `ade distill`, `ade train` and the demo, `ade run`."""
 
 import json
 import os
@@ -14,14 +14,16 @@ from ade.cli.options import (
     LabelColumn,
     Overwrite,
     Problem,
+    Seed,
     TextColumn,
     flags_of,
     lines_of,
     pick,
-    problem_named,
+    problem_type,
+    read_texts,
     show,
-    texts_of,
 )
+from ade.cli.prediction import evaluate_predictor
 from ade.data.problems import SINGLE
 from ade.errors import InputError
 from ade.progress import Report
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ade.teachers import Teacher
+    from ade.training.checkpoints import Existing
 
 SPLITS = ("train", "dev", "test")
 
@@ -45,30 +48,41 @@ SPLITS = ("train", "dev", "test")
 @flags_of(DistillationSettings)
 def distill(
     teacher: Annotated[
-        str, typer.Option(help="A folder, text vectors, a hub name, or 'wordllama'.", show_default=False)
+        str,
+        typer.Option(
+            help="Pretrained embeddings: a folder, a text file of vectors, a hub name, or 'wordllama'.",
+            show_default=False,
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the codebook.", show_default=False)],
-    corpus: Annotated[Path | None, typer.Option(help="Text file; its token counts weight the objective.")] = None,
+    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    corpus: Annotated[
+        Path | None, typer.Option(help="Text file; its token counts weight the rows of the table.")
+    ] = None,
     prune_vocabulary: Annotated[
-        Path | None, typer.Option(help="Text file; tokens it never has are dropped, every text stays encodable.")
+        Path | None,
+        typer.Option(help="Text file; drop tokens that it does not contain. Every text can still be tokenized."),
     ] = None,
     contextual: Annotated[
-        bool, typer.Option("--contextual", help="Ask the whole encoder about its vocabulary, not its input table.")
+        bool, typer.Option("--contextual", help="Use the encoder's output for each token, not its input embeddings.")
     ] = False,
     as_json: Json = False,
     overwrite: Overwrite = False,
     **settings: Any,
 ) -> None:
-    """Distil a pretrained embedding table into a codebook (stages 1 and 2)."""
+    """Distil an embedding table into a codebook.
+
+    Stages 1 and 2 of the paper: anchors shared by all tokens, and a few (anchor, weight) pairs per token.
+    """
     from ade.codebook import MARKER
     from ade.distillation import distill as distil
     from ade.files import new_folder
 
-    chosen = DistillationSettings(**pick(DistillationSettings, settings))
+    distillation = DistillationSettings(**pick(DistillationSettings, settings))
     with new_folder(out, {MARKER}, overwrite) as draft, display.progress() as report:
-        loaded, frequencies = _teacher(teacher, contextual, chosen.device, prune_vocabulary, corpus, report)
-        codebook = distil(loaded, chosen, frequencies, report)
+        loaded, counts = _load_teacher(teacher, contextual, distillation.device, prune_vocabulary, corpus, report)
+        codebook = distil(loaded, distillation, counts, report)
         codebook.write(draft)
+
     sizes = {
         "bytes": codebook.nbytes,
         "teacher_bytes": loaded.nbytes,
@@ -77,14 +91,14 @@ def distill(
     show(
         {"codebook": str(out), **codebook.about, **sizes},
         as_json,
-        lambda to: display.codebook(to, out, codebook, loaded.nbytes),
+        lambda to: display.print_codebook(to, out, codebook, loaded.nbytes),
     )
 
 
-def _teacher(
+def _load_teacher(
     source: str, contextual: bool, device: str, prune_vocabulary: Path | None, corpus: Path | None, report: Report
 ) -> "tuple[Teacher, Tensor | None]":
-    """The table to distil, with the tokens that are wanted, and how often each occurs where a corpus says so."""
+    """The embedding table to distil, its vocabulary pruned if asked, and the token counts of the corpus if given."""
     from ade.distillation import count_tokens
     from ade.packing.prune_vocabulary import pruned
     from ade.teachers import contextual_teacher, load_teacher
@@ -101,19 +115,18 @@ def _teacher(
 
 @flags_of(TrainingSettings, Architecture, TeachingSettings, optional=True)
 def train(
-    codebook: Annotated[Path, typer.Option(help="A codebook folder.", show_default=False)],
-    data: Annotated[str, typer.Option(help="A file, a folder, a hub name, or 'wordnet'.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)],
-    preset: Annotated[Literal["strong", "paper"], typer.Option(help="Settings to start from.")] = "strong",
+    codebook: Annotated[Path, typer.Option(help="Codebook folder.", show_default=False)],
+    data: Annotated[str, typer.Option(help="Dataset: a file, a folder, a hub name, or 'wordnet'.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    preset: Annotated[Literal["strong", "paper"], typer.Option(help="Default values of the settings.")] = "strong",
     distill_from: Annotated[
-        str | None, typer.Option(help="A fine-tuned sequence classifier to learn from: a folder or a hub name.")
+        str | None,
+        typer.Option(help="Fine-tuned sequence classifier to learn soft targets from: a folder, a hub name."),
     ] = None,
     unlabelled: Annotated[
-        Path | None, typer.Option(help="Text file, a text a line, for that classifier to name.")
+        Path | None, typer.Option(help="Text file with one text per line, labelled by that classifier.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run in the output folder.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in the output folder.")] = False,
     overwrite: Overwrite = False,
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
@@ -121,85 +134,123 @@ def train(
     as_json: Json = False,
     **settings: Any,
 ) -> None:
-    """Train a classifier on a codebook (stage 3), or a tagger on CoNLL-style files; evaluate it on a test split."""
-    from ade.codebook import Codebook
-    from ade.model_card import record
-    from ade.training.loop import train as fit
-    from ade.training.schedule import held_back
+    """Train a classifier or a tagger on a codebook.
 
-    _check(settings, distill_from, unlabelled, resume, overwrite)
+    Stage 3 of the paper. CoNLL files make a tagger. If the dataset has a test split, the model is evaluated on it.
+    """
+    from ade.codebook import Codebook
+    from ade.training.loop import train as fit
+
+    _check_options(settings, distill_from, unlabelled, resume, overwrite)
     book = Codebook.load(codebook)
-    parts = _parts(data, text_column, label_column, problem_named(problem))
-    chosen = replace(PRESETS[preset], **pick(TrainingSettings, settings))
-    shape = replace(ARCHITECTURES[preset], **pick(Architecture, settings))
-    existing: Literal["refuse", "resume", "overwrite"] = "resume" if resume else "overwrite" if overwrite else "refuse"
-    first = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and speaks
+    splits = _load_splits(data, text_column, label_column, problem_type(problem))
+    training = replace(PRESETS[preset], **pick(TrainingSettings, settings))
+    architecture = replace(ARCHITECTURES[preset], **pick(Architecture, settings))
+    existing: Existing = "resume" if resume else "overwrite" if overwrite else "refuse"
+    main_process = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and prints
+
     with display.progress() as report:
         if distill_from is not None:
-            from ade.training.checkpoints import claimed
-            from ade.training.soft_targets import LabelTeacher, taught
-
-            if first:
-                with claimed(out, existing):  # it can be had: found out before anything takes time
-                    pass
-            if parts["train"].problem != SINGLE or not hasattr(parts["train"], "texts"):
-                raise InputError("--distill-from teaches models that give a text one label")
-            if "dev" not in parts:
-                parts["train"], parts["dev"] = held_back(parts["train"], chosen.seed)
-            teacher = LabelTeacher.load(distill_from, parts["train"].names, chosen.device)
+            if main_process:
+                _check_folder(out, existing)
             teaching = TeachingSettings(**pick(TeachingSettings, settings))
-            parts["train"] = taught(parts["train"], teacher, teaching, texts_of(unlabelled), report)
-            del teacher  # its memory is wanted
-        predictor = fit(book, parts["train"], parts.get("dev"), chosen, shape, out, existing, report)
-    if not first:
-        return
-    about = json.loads((out / "training.json").read_text("utf8"))
-    result = {"model": str(out), **{name: value for name, value in about.items() if name != "identity"}}
-    if "test" in parts:
-        result["test"] = judged(predictor, parts["test"]).as_dict()
+            splits = _add_soft_targets(splits, distill_from, read_texts(unlabelled), training, teaching, report)
+        predictor = fit(book, splits["train"], splits.get("dev"), training, architecture, out, existing, report)
+    if main_process:
+        _show_result(out, predictor, splits.get("test"), as_json)
+
+
+def _show_result(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
+    """Evaluate a trained model on the test split, if there is one, add the metrics to its card, and print all."""
+    from ade.model_card import record
+
+    stored = json.loads((out / "training.json").read_text("utf8"))
+    result = {"model": str(out), **{name: value for name, value in stored.items() if name != "identity"}}
+    if test is not None:
+        result["test"] = evaluate_predictor(predictor, test).as_dict()
         record(out, predictor.model.config, "test", result["test"])
-    show(result, as_json, lambda to: display.trained(to, result, (out / "model.safetensors").stat().st_size))
+    nbytes = (out / "model.safetensors").stat().st_size
+    show(result, as_json, lambda to: display.print_training(to, result, nbytes))
 
 
-def _check(
+def _check_folder(out: Path, existing: "Existing") -> None:
+    """Refuse an output folder that cannot be used, before a teacher takes its time."""
+    from ade.training.checkpoints import claimed
+
+    with claimed(out, existing):
+        pass
+
+
+def _add_soft_targets(
+    splits: dict[str, Any],
+    source: str,
+    unlabelled: list[str],
+    training: TrainingSettings,
+    teaching: TeachingSettings,
+    report: Report,
+) -> dict[str, Any]:
+    """Give the training rows soft targets from the classifier at `source`; a dev split is held back before that."""
+    from ade.training.schedule import held_back
+    from ade.training.soft_targets import LabelTeacher, taught
+
+    rows = splits["train"]
+    if rows.problem != SINGLE or not hasattr(rows, "texts"):
+        raise InputError("--distill-from needs a single-label dataset of texts")
+    rows, dev = (rows, splits["dev"]) if "dev" in splits else held_back(rows, training.seed)
+    teacher = LabelTeacher.load(source, rows.names, training.device)
+    return {**splits, "train": taught(rows, teacher, teaching, unlabelled, report), "dev": dev}
+
+
+def _check_options(
     settings: dict[str, Any], distill_from: str | None, unlabelled: Path | None, resume: bool, overwrite: bool
 ) -> None:
-    """Refuse flags that do not go together."""
+    """Refuse options that exclude or need each other."""
     if unlabelled is not None and distill_from is None:
-        raise InputError("--unlabelled needs a teacher to name its texts: give --distill-from too")
+        raise InputError("--unlabelled needs a teacher that labels its texts: give --distill-from too")
     if distill_from is None and pick(TeachingSettings, settings):
-        raise InputError("--variants and --trust steer a teacher: give --distill-from too")
+        raise InputError("--variants and --trust are options of a teacher: give --distill-from too")
     if resume and overwrite:
-        raise InputError("--resume goes on with what is there, --overwrite throws it away: give one of them")
+        raise InputError("--resume continues the run in the folder, --overwrite deletes it: give one of them")
     if settings["steps"] == 0:
         raise InputError("--steps must be at least 1; leave it out to train for epochs")
     if settings["steps"] and settings["epochs"]:
         raise InputError("--epochs and --steps both say how long to train: give one of them")
 
 
-def _parts(data: str, text_column: str, label_column: str, problem: str | None) -> dict[str, Any]:
-    """The splits there are, their labels counted as those of the training rows."""
+def _load_splits(data: str, text_column: str, label_column: str, problem: str | None) -> dict[str, Any]:
+    """The splits that a dataset has, by name; all of them use the label ids of the training split."""
     from ade.data.conll import is_tagged, load_tagged
     from ade.data.loading import has_split, load_dataset
 
+    splits: dict[str, Any] = {}
     if is_tagged(data):
         if problem is not None:
             raise InputError(f"{data}: words with a tag each; --problem is for texts")
-        whole = Path(data).is_file()
-        splits = [split for split in SPLITS if split == "train" or (not whole and is_tagged(data, split))]
-        parts: dict[str, Any] = {split: load_tagged(data, split) for split in splits}
+        single_file = Path(data).is_file()
+        for split in SPLITS:
+            if split == "train" or (not single_file and is_tagged(data, split)):
+                splits[split] = load_tagged(data, split)
     else:
-        parts = {}
-        for split in SPLITS:  # the training rows first: where they cannot be had, nobody asks the hub for the others
+        for split in SPLITS:  # train first: if it cannot be loaded, the hub is not asked for the others
             if split == "train" or has_split(data, split):
-                parts[split] = load_dataset(data, split, text_column, label_column, problem)
-    names = parts["train"].names
-    return {split: part if split == "train" else part.relabelled(names) for split, part in parts.items()}
+                splits[split] = load_dataset(data, split, text_column, label_column, problem)
+
+    names = splits["train"].names
+    return {split: rows if split == "train" else rows.relabelled(names) for split, rows in splits.items()}
 
 
-def judged(predictor: Any, data: Any) -> Any:
-    """A classifier or a tagger, evaluated."""
-    from ade.classifier import Tagger
-    from ade.evaluation import evaluate, evaluate_tagger
+def run(
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/demo"),
+    epochs: Annotated[float, typer.Option(help="Number of training epochs.")] = 4.0,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Run the demo on data that is included.
 
-    return evaluate_tagger(predictor, data) if isinstance(predictor, Tagger) else evaluate(predictor, data)
+    Distils wordllama, trains on WordNet glosses, and compares with TF-IDF and a linear SVM.
+    """
+    from ade.cli.demo import run_demo
+
+    with display.progress() as report:
+        demo = run_demo(out, seed, epochs, report)
+    show(demo.as_dict(), as_json, lambda to: display.print_demo(to, demo))

@@ -1,1 +1,1 @@
-"""Texts and labels: reading files, data sets, tokenizing, batches."""
+"""Datasets: reading files, texts with labels, tokenizing, batches."""

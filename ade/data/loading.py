@@ -1,6 +1,6 @@
-"""Data sets: a file, a folder, a hub name or the embedded glosses -> texts, labels and the labels' names.
+"""Load datasets: a file, a folder, a hub name or the WordNet glosses -> Dataset.
 
-Texts stay in the Arrow columns of tables.py. A text or a label that is missing is refused by the number of its row.
+Texts stay in the Arrow columns of tables.py. Missing texts and labels are errors that name the row.
 """
 
 import importlib.util
@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from ade.data.dataset import Dataset, Texts
 from ade.data.problems import MULTI, REGRESSION, SINGLE
-from ade.data.rows import has_columns
-from ade.data.tables import KINDS, SPLITS, TAGGED, Columns, read_layout, read_table, split_files, suffix_of
+from ade.data.rows import check_columns
+from ade.data.tables import KINDS, SPLITS, TAGGED, Schema, read_layout, read_table, split_files, suffix_of
 from ade.errors import InputError, first_line
 
 EMBEDDED = "wordnet"
-BETWEEN = "|"  # between the labels of a text with several, in a column of strings
-MOST_NUMBERED = 100_000  # classes that a file without their names may number
+SEPARATOR = "|"  # between the labels of a multi-label column of strings
+MAX_NUMBERED = 100_000  # classes in a file that numbers them without names
 
 
 def load_dataset(
@@ -32,16 +32,16 @@ def load_dataset(
     label_column: str = "label",
     problem: str | None = None,
 ) -> Dataset:
-    """Load one split of a file (its only split, whatever is asked), a folder, a hub name or `wordnet`.
+    """Load one split of a folder, a hub name or `wordnet`, or a single file, whatever the split.
 
-    `problem` says what the label column holds: a class each, several (a list, or names with | between them), or a
-    number. Without it, lists are several classes and everything else is a class.
+    `problem` is the kind of problem; multi-label columns hold lists, or names separated by |. Without it, lists are
+    multi-label and everything else is single-label.
     """
-    found = _loaded(source, split, Columns(text_column, label_column, problem))
-    return replace(found, name=Path(source).resolve().stem if Path(source).exists() else str(source))
+    dataset = _load(source, split, Schema(text_column, label_column, problem))
+    return replace(dataset, name=Path(source).resolve().stem if Path(source).exists() else str(source))
 
 
-def _loaded(source: str | Path, split: str, columns: Columns) -> Dataset:
+def _load(source: str | Path, split: str, schema: Schema) -> Dataset:
     if str(source) == EMBEDDED:
         return _wordnet(split)
     path = Path(source)
@@ -51,11 +51,11 @@ def _loaded(source: str | Path, split: str, columns: Columns) -> Dataset:
         known = suffix_of(path) in KINDS or suffix_of(path) in TAGGED
         if known or path.suffix == ".gz" or not _looks_like_hub_name(str(source)):
             raise InputError(f"{source}: no such file or folder")
-        return _from_hub(str(source), split, columns)
-    return _from_file(path, columns)
+        return _from_hub(str(source), split, schema)
+    return _from_file(path, schema)
 
 
-def _from_file(path: Path, columns: Columns) -> Dataset:
+def _from_file(path: Path, schema: Schema) -> Dataset:
     kind = KINDS.get(suffix_of(path))
     if kind is None:
         raise InputError(
@@ -65,16 +65,16 @@ def _from_file(path: Path, columns: Columns) -> Dataset:
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
     if kind == "fastText":
-        return _from_fasttext(read_table(path, columns, None), path, columns)
-    layout = read_layout(path, columns, columns.problem in (None, SINGLE)) if kind == "csv" else None
-    table = read_table(path, columns, layout)
+        return _from_fasttext(read_table(path, schema, None), path, schema)
+    layout = read_layout(path, schema, schema.problem in (None, SINGLE)) if kind == "csv" else None
+    table = read_table(path, schema, layout)
     if layout is not None and layout.headerless:
         return _from_numbered(table, path)
-    return _from_table(table, path, columns)
+    return _from_table(table, path, schema)
 
 
 def has_split(source: str | Path, split: str) -> bool:
-    """Whether the source has this split as a part of its own."""
+    """Whether the source has this split; a single file is a train split."""
     path = Path(source)
     if path.is_file():
         return split == "train"
@@ -99,7 +99,7 @@ def _looks_like_hub_name(source: str) -> bool:
 
 
 def _from_numbered(table: pa.Table, path: Path) -> Dataset:
-    """Rows of a file without a header: the number of a class, whose name may stand in `classes.txt`."""
+    """A dataset from a file without a header, whose rows start with class numbers; `classes.txt` may name them."""
     column = table.column(1)
     _refuse(pc.invert(pc.match_substring_regex(column, r"^[0-9]{1,9}$")), path, "no class number at the start")
     labels = column.cast(pa.int64()).to_numpy() - 1
@@ -107,7 +107,7 @@ def _from_numbered(table: pa.Table, path: Path) -> Dataset:
     if classes.is_file():
         names = _class_names(classes)
     else:
-        names = tuple(str(i + 1) for i in range(min(int(labels.max()) + 1, MOST_NUMBERED)))
+        names = tuple(str(i + 1) for i in range(min(int(labels.max()) + 1, MAX_NUMBERED)))
     known = f"classes are numbered from 1 to {len(names):,}" + (f" by {classes.name}" if classes.is_file() else "")
     _refuse((labels < 0) | (labels >= len(names)), path, f"a class number beyond those known ({known})")
     return Dataset(Texts(table.column(0)), labels, names)
@@ -124,41 +124,41 @@ def _class_names(path: Path) -> tuple[str, ...]:
     return names
 
 
-def _from_fasttext(table: pa.Table, path: Path, columns: Columns) -> Dataset:
-    """Lines with a label each are classes, with several they are lists of classes."""
-    lists = table.column(columns.label)
+def _from_fasttext(table: pa.Table, path: Path, schema: Schema) -> Dataset:
+    """A dataset from fastText lines: single-label if every line has one label, else multi-label."""
+    lists = table.column(schema.label)
     lengths = pc.list_value_length(lists).to_numpy()
-    if columns.problem == MULTI or (columns.problem is None and lengths.max() > 1):
-        return _from_table(table, path, replace(columns, problem=MULTI))
+    if schema.problem == MULTI or (schema.problem is None and lengths.max() > 1):
+        return _from_table(table, path, replace(schema, problem=MULTI))
     _refuse(lengths == 0, path, "no label")
     _refuse(lengths > 1, path, "several labels (which --problem multi-label takes)")
-    return _from_table(table.set_column(1, columns.label, pc.list_flatten(lists)), path, columns)
+    return _from_table(table.set_column(1, schema.label, pc.list_flatten(lists)), path, schema)
 
 
-def _from_table(table: pa.Table, source: Path | str, columns: Columns) -> Dataset:
+def _from_table(table: pa.Table, source: Path | str, schema: Schema) -> Dataset:
     if table.num_rows == 0:
         raise InputError(f"{source}: has no rows")
-    has_columns(source, table.column_names, columns.text, columns.label)
-    text, label = table.column(columns.text), table.column(columns.label)
+    check_columns(source, table.column_names, schema.text, schema.label)
+    text, label = table.column(schema.text), table.column(schema.label)
     listed = any(kind(label.type) for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
-    lists_fit = listed and columns.problem in (None, MULTI)
-    for name, column in ((columns.text, text), (columns.label, label)):
-        if pa.types.is_nested(column.type) and not (name == columns.label and lists_fit):
+    lists_fit = listed and schema.problem in (None, MULTI)
+    for name, column in ((schema.text, text), (schema.label, label)):
+        if pa.types.is_nested(column.type) and not (name == schema.label and lists_fit):
             raise InputError(f"{source}: column '{name}' holds {column.type}, expected plain values")
         _check_utf8(column, source, name)
-    _refuse(_missing(text), source, f"no text (column '{columns.text}')")
-    _refuse(_missing(label), source, f"no label (column '{columns.label}')")
+    _refuse(_missing(text), source, f"no text (column '{schema.text}')")
+    _refuse(_missing(label), source, f"no label (column '{schema.label}')")
 
     texts = Texts(text.cast(pa.large_string()))
-    if columns.problem == REGRESSION:
-        return Dataset(texts, _numbers(label, source, columns.label), ("value",))
-    if columns.problem == MULTI or listed:
-        return Dataset(texts, *_several(label, listed, source))
+    if schema.problem == REGRESSION:
+        return Dataset(texts, _numbers(label, source, schema.label), ("value",))
+    if schema.problem == MULTI or listed:
+        return Dataset(texts, *_multi_label(label, listed, source))
     return Dataset(texts, *_classes(label, source))
 
 
 def _check_utf8(column: pa.ChunkedArray, source: Path | str, name: str) -> None:
-    """Refuse bytes that are no text; a Parquet file may call anything a string."""
+    """Raise an error for bytes that are not UTF-8; Parquet files may declare any bytes a string."""
 
     def valid(values: pa.Array) -> bool:
         binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
@@ -177,12 +177,12 @@ def _check_utf8(column: pa.ChunkedArray, source: Path | str, name: str) -> None:
 
 
 def _missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which values are null, or NaN."""
+    """A mask of the values that are null or NaN."""
     return pc.is_null(column, nan_is_null=True)
 
 
 def _refuse(wrong: np.ndarray | pa.ChunkedArray, source: Path | str, what: str) -> None:
-    """Refuse marked rows, and name the first of them."""
+    """Raise an error that names the first rows where `wrong` is true, if there are any."""
     rows = np.flatnonzero(np.asarray(wrong)) + 1
     if len(rows):
         named = ", ".join(map(str, rows[:5])) + (f", ... ({len(rows):,} in all)" if len(rows) > 5 else "")
@@ -190,52 +190,55 @@ def _refuse(wrong: np.ndarray | pa.ChunkedArray, source: Path | str, what: str) 
 
 
 def _classes(column: pa.ChunkedArray, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The class of each row, (n,), and the names."""
+    """Class ids (n,) and class names of a column with one label per row."""
     strings = column.cast(pa.large_string())
     _refuse(pc.equal(pc.utf8_trim_whitespace(strings), ""), source, "an empty label")
-    return _encoded(strings)
+    return _label_ids(strings)
 
 
-def _encoded(strings: pa.ChunkedArray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The place of each string among the different ones in order, and those."""
+def _label_ids(strings: pa.ChunkedArray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The index of each string among the sorted distinct strings, and those."""
     encoded = strings.combine_chunks().dictionary_encode()
-    found = encoded.dictionary.to_pylist()
-    names = _sorted_names(found)
-    known = {name: i for i, name in enumerate(names)}
-    place = np.array([known[name] for name in found], dtype=np.int64)
-    return place[encoded.indices.to_numpy()], names
+    distinct = encoded.dictionary.to_pylist()
+    names = _sorted_names(distinct)
+    ids = {name: i for i, name in enumerate(names)}
+    label_id = np.array([ids[name] for name in distinct], dtype=np.int64)
+    return label_id[encoded.indices.to_numpy()], names
 
 
-def _sorted_names(found: Iterable[str]) -> tuple[str, ...]:
-    def place(name: str) -> tuple[int, str]:
+def _sorted_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names in order, integers by their value."""
+
+    def key(name: str) -> tuple[int, str]:
         try:
             return int(name), ""
         except ValueError:
             return 0, name
 
-    return tuple(sorted(found, key=place))
+    return tuple(sorted(names, key=key))
 
 
-def _several(column: pa.ChunkedArray, listed: bool, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Which classes each row has, (n, C), and their names."""
-    lists = column if listed else pc.split_pattern(column.cast(pa.large_string()), BETWEEN)
+def _multi_label(column: pa.ChunkedArray, listed: bool, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels (n, C) and class names of a column of lists, or of strings with `SEPARATOR` between the names."""
+    lists = column if listed else pc.split_pattern(column.cast(pa.large_string()), SEPARATOR)
     values, rows = pc.list_flatten(lists), np.asarray(pc.list_parent_indices(lists))
-    without = np.zeros(len(column), dtype=bool)
-    without[rows[np.asarray(_missing(values))]] = True
-    _refuse(without, source, "null among the labels")
+    wrong = np.zeros(len(column), dtype=bool)
+    wrong[rows[np.asarray(_missing(values))]] = True
+    _refuse(wrong, source, "null among the labels")
 
     strings = values.cast(pa.large_string())
     trimmed = pc.utf8_trim_whitespace(strings)
     empty = np.asarray(pc.equal(trimmed, ""))
     if listed:
-        without[rows[empty]] = True
-        _refuse(without, source, "an empty name among the labels")
+        wrong[rows[empty]] = True
+        _refuse(wrong, source, "an empty name among the labels")
     if empty.all():
         raise InputError(f"{source}: no row has a label")
-    place, names = _encoded((strings if listed else trimmed).filter(pa.array(~empty)))
-    marks = np.zeros((len(column), len(names)), dtype=bool)
-    marks[rows[~empty], place] = True
-    return marks, names
+
+    label_ids, names = _label_ids((strings if listed else trimmed).filter(pa.array(~empty)))
+    labels = np.zeros((len(column), len(names)), dtype=bool)
+    labels[rows[~empty], label_ids] = True
+    return labels, names
 
 
 def _numbers(column: pa.ChunkedArray, source: Path | str, name: str) -> np.ndarray:
@@ -255,11 +258,11 @@ def _hub_splits(name: str) -> set[str]:
 
     try:
         return set(datasets.get_dataset_split_names(name))
-    except Exception:  # not on the hub, or the hub out of reach: loading it will say so
+    except Exception:  # not on the hub, or the hub is out of reach: loading raises the error
         return set()
 
 
-def _from_hub(name: str, split: str, columns: Columns) -> Dataset:
+def _from_hub(name: str, split: str, schema: Schema) -> Dataset:
     import datasets
 
     for wanted in SPLITS.get(split, (split,)):
@@ -274,20 +277,20 @@ def _from_hub(name: str, split: str, columns: Columns) -> Dataset:
             ) from None
     else:
         raise InputError(f"{name}: has no split '{split}'")
-    feature = found.features.get(columns.label)
-    plain = _from_table(found.data.table, name, columns)
+    feature = found.features.get(schema.label)
+    plain = _from_table(found.data.table, name, schema)
     named = getattr(feature, "feature", feature)
     if not isinstance(named, datasets.ClassLabel) or plain.problem == REGRESSION:
         return plain
-    numbers = np.array([int(number) for number in plain.names])  # the column holds numbers, the names stand beside it
+    numbers = np.array([int(number) for number in plain.names])  # the column holds class ids, the feature their names
     if numbers.min() < 0:
         raise InputError(f"{name}: the split '{split}' has no labels (its label column holds {numbers.min()})")
-    known = Dataset(plain.texts, plain.labels, tuple(named.names[number] for number in numbers))
-    return known.relabelled(named.names)
+    with_names = Dataset(plain.texts, plain.labels, tuple(named.names[number] for number in numbers))
+    return with_names.relabelled(named.names)
 
 
 def _wordnet(split: str) -> Dataset:
-    """Noun glosses of WordNet 3.0 -> their lexicographer file (25 classes without noun.Tops), split 90/10."""
+    """Noun glosses of WordNet 3.0, labelled by lexicographer file (25 classes without noun.Tops), split 90/10."""
     if split not in ("train", "test"):
         raise InputError(f"the embedded set '{EMBEDDED}' has the splits train and test, not '{split}'")
     spec = importlib.util.find_spec("pattern")

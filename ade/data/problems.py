@@ -1,41 +1,41 @@
-"""What a model may answer: one label, any number of them, a number, or a tag for every word."""
+"""The kinds of problems: single-label and multi-label classification, regression, and tagging of words."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
-TAGGER = "AdeForTokenClassification"  # the kind of a model that answers for every word
+TAGGER = "AdeForTokenClassification"  # class name of token classification models
 MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
 MULTI_LABEL_LOGIT = math.log(MULTI_LABEL_THRESHOLD / (1 - MULTI_LABEL_THRESHOLD))  # the same threshold on scores
-Answer = str | list[str] | float  # a label, the labels, or a number
+Answer = str | list[str] | float  # a label, several labels, or a number
 
 
 class Prediction(NamedTuple):
-    """What a text is taken for; with several labels a probability each, with a number none."""
+    """A predicted label with its probability; several with a list each; or a number, without a probability."""
 
     label: Answer
     probability: float | list[float] | None
 
 
 class Tagged(NamedTuple):
-    """The words of a sentence and their tags."""
+    """The words of a sentence and the tag of each."""
 
     words: list[str]
     tags: list[str]
 
 
 def scale_of(problem: str | None, scale: Sequence[float] | None) -> tuple[float, float]:
-    """Mean and deviation of the numbers a model predicts; nothing to change where it predicts none."""
+    """Mean and standard deviation to scale a regression model's outputs by; (0, 1) for other problems."""
     return (float(scale[0]), float(scale[1])) if scale and problem == REGRESSION else (0.0, 1.0)
 
 
 def names_of(given: Mapping[Any, str] | None, count: int) -> tuple[str, ...]:
-    """The labels of a config, in order; transformers leaves out names nobody gave, and JSON makes numbers strings."""
+    """The labels of a config's `id2label`, in order; missing ones are LABEL_i, and keys may be strings, as in JSON."""
     known = {int(i): name for i, name in (given or {}).items()}
     return tuple(known.get(i, f"LABEL_{i}") for i in range(count))
 
 
 def problem_of(stated: str | None, labels: int) -> str:
-    """The kind of problem a config states; where it does not, as transformers has it: one output is a number."""
+    """A config's `problem_type`; without one, as in transformers, regression for one output, else single-label."""
     return stated or (REGRESSION if labels == 1 else SINGLE)

@@ -1,4 +1,4 @@
-"""What readers of text files share: opening, gzip, where a file is not UTF-8, which columns it has."""
+"""Shared by the readers of text files: opening plain and gzipped files, checks of encoding and columns."""
 
 import gzip
 import io
@@ -8,18 +8,18 @@ from typing import TextIO, cast
 
 from ade.errors import InputError
 
-Row = tuple[str | None, str | list[str | None] | None]  # a text and its label or labels; None where it has none
+Row = tuple[str | None, str | list[str | None] | None]  # a text and its label or labels; None if missing
 
 
-def opened(path: Path, newline: str = "\n") -> TextIO:
-    """A text file to read from, unpacked where its name ends in `.gz`, without the byte order mark."""
+def open_text(path: Path, newline: str = "\n") -> TextIO:
+    """Open a UTF-8 text file for reading, decompressed if its name ends in `.gz`, without the byte order mark."""
     if path.suffix == ".gz":
         return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=newline))
     return open(path, encoding="utf-8-sig", newline=newline)
 
 
 def line_that_is_not_utf8(path: Path) -> int | None:
-    """The number of the first line that is not UTF-8."""
+    """The number of the first line that is not valid UTF-8, counted from 1."""
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
         for number, line in enumerate(cast(io.BufferedIOBase, file), 1):
             try:
@@ -29,8 +29,19 @@ def line_that_is_not_utf8(path: Path) -> int | None:
     return None
 
 
-def has_columns(source: Path | str, names: Sequence[str], text: str, label: str) -> None:
-    """Refuse a table that has not the columns of texts and labels, or has one of them twice."""
+def is_unicode(text: str) -> bool:
+    """Whether a string can be encoded: JSON escapes and other sources may hold half of a surrogate pair."""
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_columns(source: Path | str, names: Sequence[str], text: str, label: str) -> None:
+    """Raise an error unless the columns `text` and `label` are among the names, once each."""
     if text == label:
         raise InputError(f"{source}: column '{text}' cannot hold both the texts and the labels")
     for name in (text, label):

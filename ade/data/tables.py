@@ -1,7 +1,7 @@
-"""Files -> Arrow tables of two columns, the texts and their labels.
+"""Files -> Arrow tables with two columns, texts and labels.
 
-Every kind of file is read as a stream of rows, so that memory stays flat: up to `IN_MEMORY` bytes of columns are held,
-larger ones are written to the cache of Hugging Face data sets once and memory-mapped from there.
+Files are read as a stream of rows. Up to `IN_MEMORY` bytes are held in memory; larger tables are written once to the
+cache folder of Hugging Face datasets and memory-mapped from there.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from ade.data.delimited import Layout, QuotingError, delimited_rows, layout_of
 from ade.data.records import fasttext_rows, json_rows, starts_with_label
-from ade.data.rows import Row, has_columns, line_that_is_not_utf8
+from ade.data.rows import Row, check_columns, line_that_is_not_utf8
 from ade.errors import InputError, first_line
 
 KINDS = {
@@ -27,13 +27,13 @@ KINDS = {
 }  # fmt: skip
 TAGGED = (".conll", ".bio", ".iob", ".iob2")  # read by conll.py
 SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
-IN_MEMORY = 1 << 30  # bytes of texts and labels that are held in memory; more are memory-mapped
-BATCH_ROWS, BATCH_CHARS = 8192, 1 << 24  # of a record batch, whichever comes first
+IN_MEMORY = 1 << 30  # bytes of texts and labels held in memory; larger tables are memory-mapped
+BATCH_ROWS, BATCH_CHARS = 8192, 1 << 24  # per record batch, whichever comes first
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Where texts and labels stand, and what the labels are."""
+class Schema:
+    """The names of the text and label columns, and the kind of problem; None to infer it from the labels."""
 
     text: str
     label: str
@@ -41,58 +41,58 @@ class Columns:
 
 
 def suffix_of(path: Path) -> str:
-    """What a file's name says of its kind: `.csv` of `a.csv`, and of `a.csv.gz`."""
+    """The suffix that names the format of a file: `.csv` for `a.csv` and for `a.csv.gz`."""
     inner = path.with_suffix("").suffix
-    packed = path.suffix == ".gz" and inner in (*KINDS, *TAGGED) and inner != ".parquet"  # packed in itself
-    return inner if packed else path.suffix
+    gzipped = path.suffix == ".gz" and inner in (*KINDS, *TAGGED) and inner != ".parquet"  # compressed by itself
+    return inner if gzipped else path.suffix
 
 
 def split_files(folder: Path, split: str, suffixes: Iterable[str]) -> list[Path]:
-    """The files of a folder that may hold a split, in the order of the suffixes, gzipped ones after plain ones."""
+    """The files of a folder that may hold a split, in the order of the suffixes, gzipped files last."""
     stems = SPLITS.get(split, (split,))
-    names = [stem + suffix + packed for packed in ("", ".gz") for stem in stems for suffix in suffixes]
+    names = [stem + suffix + gz for gz in ("", ".gz") for stem in stems for suffix in suffixes]
     found = [folder / name for name in names if (folder / name).is_file()]
     return [path for path in found if suffix_of(path) != ".txt" or starts_with_label(path)]
 
 
-def read_table(path: Path, columns: Columns, layout: Layout | None) -> pa.Table:
-    """The columns of texts and labels of a file; of CSV every field as a string, since 01 is a name, not a number."""
+def read_table(path: Path, schema: Schema, layout: Layout | None) -> pa.Table:
+    """The text and label columns of a file. Fields of CSV files are strings: a label 01 is not the number 1."""
     kind = KINDS[suffix_of(path)]
-    with reading(path, kind):
-        cached = _cache_file(path, columns)
+    with reading_errors(path, kind):
+        cached = _cache_file(path, schema)
         if cached.is_file():
-            with suppress(pa.ArrowInvalid):  # a damaged one is written anew
-                return _mapped(cached)
+            with suppress(pa.ArrowInvalid):  # a damaged cache file is written again
+                return _memory_map(cached)
         if kind == "parquet":
-            return _gathered(_parquet_batches(path, columns), cached)
+            return _to_table(_parquet_batches(path, schema), cached)
         if kind == "json":
-            return _gathered(_batches(json_rows(path, columns.text, columns.label), columns), cached)
+            return _to_table(_batches(json_rows(path, schema.text, schema.label), schema), cached)
         if kind == "fastText":
-            return _gathered(_batches(fasttext_rows(path), columns), cached)
+            return _to_table(_batches(fasttext_rows(path), schema), cached)
         assert layout is not None
-        return _read_delimited(path, columns, layout, cached)
+        return _read_delimited(path, schema, layout, cached)
 
 
-def read_layout(path: Path, columns: Columns, headerless: bool) -> Layout:
-    """How a CSV file is laid out."""
-    with reading(path, "csv"):
-        return layout_of(path, suffix_of(path), columns.text, columns.label, headerless)
+def read_layout(path: Path, schema: Schema, headerless: bool) -> Layout:
+    """The layout of a CSV or TSV file."""
+    with reading_errors(path, "csv"):
+        return layout_of(path, suffix_of(path), schema.text, schema.label, headerless)
 
 
-def _read_delimited(path: Path, columns: Columns, layout: Layout, cached: Path) -> pa.Table:
-    """With quotes as CSV has them; where those do not add up and every line is a row without them, as they stand."""
+def _read_delimited(path: Path, schema: Schema, layout: Layout, cached: Path) -> pa.Table:
+    """Read quotes as CSV does; if that fails but every line is a row with literal quotes, read them literally."""
     try:
-        return _gathered(_batches(delimited_rows(path, layout, quoted=True), columns), cached)
+        return _to_table(_batches(delimited_rows(path, layout, quoted=True), schema), cached)
     except QuotingError as error:
         try:
-            return _gathered(_batches(delimited_rows(path, layout, quoted=False), columns), cached)
+            return _to_table(_batches(delimited_rows(path, layout, quoted=False), schema), cached)
         except QuotingError:
             raise error from None
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
-    """Whatever is wrong with a file is one clear error."""
+def reading_errors(path: Path, kind: str) -> Iterator[None]:
+    """Context manager: turn errors of reading a file into an `InputError` that names it."""
     try:
         yield
     except InputError:
@@ -103,14 +103,14 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except (pa.ArrowException, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not readable as {kind} ({first_line(error)})") from None
     except OSError as error:
-        if error.errno is not None:  # the disk's, not the content's
+        if error.errno is not None:  # of the disk, not of the content
             raise
         raise InputError(f"{path}: not readable as {kind} ({first_line(error)})") from None
 
 
-def _batches(rows: Iterator[Row], columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Rows of texts and labels as record batches."""
-    names, listed = [columns.text, columns.label], False
+def _batches(rows: Iterator[Row], schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Rows as record batches."""
+    names, listed = [schema.text, schema.label], False
     texts: list[str | None] = []
     labels: list[str | list[str | None] | None] = []
     chars = 0
@@ -134,29 +134,29 @@ def _batch(
     return pa.RecordBatch.from_arrays([pa.array(texts, strings), pa.array(labels, kind)], names)
 
 
-def _parquet_batches(path: Path, columns: Columns) -> Iterator[pa.RecordBatch]:
-    names = [columns.text, columns.label]
+def _parquet_batches(path: Path, schema: Schema) -> Iterator[pa.RecordBatch]:
+    names = [schema.text, schema.label]
     with pyarrow.parquet.ParquetFile(path) as file:
-        has_columns(path, file.schema_arrow.names, *names)
+        check_columns(path, file.schema_arrow.names, *names)
         for batch in file.iter_batches(BATCH_ROWS, columns=names):
             found = [batch.column(name) for name in names]
             plain = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in found]
             yield pa.RecordBatch.from_arrays(plain, names)
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], cached: Path) -> pa.Table:
-    """Record batches as a table: in memory, or where they are too large in a file that is memory-mapped."""
+def _to_table(batches: Iterator[pa.RecordBatch], cached: Path) -> pa.Table:
+    """Record batches as a table: in memory or, if they are too large, memory-mapped from the file `cached`."""
     kept: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         kept.append(batch)
         size += batch.nbytes
         if size > IN_MEMORY:
-            return _written(chain(kept, batches), batch.schema, cached)
+            return _write_and_map(chain(kept, batches), batch.schema, cached)
     return pa.Table.from_batches(kept) if kept else pa.table({})
 
 
-def _written(batches: Iterable[pa.RecordBatch], schema: pa.Schema, cached: Path) -> pa.Table:
+def _write_and_map(batches: Iterable[pa.RecordBatch], schema: pa.Schema, cached: Path) -> pa.Table:
     cached.parent.mkdir(parents=True, exist_ok=True)
     draft = cached.with_suffix(f".{os.getpid()}")
     try:
@@ -166,18 +166,18 @@ def _written(batches: Iterable[pa.RecordBatch], schema: pa.Schema, cached: Path)
         draft.replace(cached)
     finally:
         draft.unlink(missing_ok=True)
-    return _mapped(cached)
+    return _memory_map(cached)
 
 
-def _mapped(cached: Path) -> pa.Table:
+def _memory_map(cached: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(cached))).read_all()
 
 
-def _cache_file(path: Path, columns: Columns) -> Path:
-    """Where the columns of a file are kept if they are large; another file once anything about them changes."""
+def _cache_file(path: Path, schema: Schema) -> Path:
+    """The cache file of a file's columns; its name depends on path, size, modification time and schema."""
     from huggingface_hub.constants import HF_HOME
 
     folder = os.environ.get("HF_DATASETS_CACHE") or os.path.join(HF_HOME, "datasets")
     about = path.stat()
-    key = (1, str(path.resolve()), about.st_size, about.st_mtime_ns, columns)  # 1: the form of the cache
+    key = (1, str(path.resolve()), about.st_size, about.st_mtime_ns, schema)  # 1: version of the cache's format
     return Path(folder).expanduser() / "ade" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.arrow"

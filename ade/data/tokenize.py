@@ -1,4 +1,4 @@
-"""Texts -> token ids, end to end in one array. Loads numpy and tokenizers alone."""
+"""Texts -> token ids in one array. Imports only numpy and tokenizers, so that the light runtime can use it."""
 
 import os
 import re
@@ -9,19 +9,20 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from ade.data.rows import is_unicode
 from ade.errors import InputError, first_line
 from ade.progress import Report, silent
 
-CHUNK = 4096  # texts tokenized, and held while streaming, at a time
-WINDOWS = 64  # of max_tokens each: what is read of a text at most
-CHARS = 16  # characters of a long text that are tokenized for each token to keep, more where they do not suffice
-SPARE = 64  # tokens that must follow the last one kept in a prefix: what the cut changes at its end is among them
+CHUNK = 4096  # texts tokenized at a time, and held in memory while streaming
+WINDOWS = 64  # maximum number of windows of max_tokens per text; the rest of a text is ignored
+CHARS = 16  # of a long text, characters tokenized per token that is kept; more if they do not suffice
+SPARE = 64  # tokens a prefix must have after the last one that is kept, since cutting may change the last ones
 SPACE = re.compile(r"[ \t\r\n\u3000]")  # where a text may be cut
-TRUNCATION = {"strategy": "longest_first", "stride": 0, "direction": "right"}  # beside max_length
+TRUNCATION = {"strategy": "longest_first", "stride": 0, "direction": "right"}  # apart from max_length
 
 
 def read_tokenizer(path: Path, known: int | None = None) -> Tokenizer:
-    """A tokenizer.json; whatever is wrong with it is one clear error, as are more tokens than a model has `known`."""
+    """Read a tokenizer.json; an `InputError` if it is damaged or has more tokens than `known`, those of the model."""
     if not path.is_file():
         raise InputError(f"{path.parent}: has no {path.name}")
     try:
@@ -33,8 +34,16 @@ def read_tokenizer(path: Path, known: int | None = None) -> Tokenizer:
     return tokenizer
 
 
-def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special tokens a tokenizer puts before and after a text."""
+def truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
+    """A copy of a tokenizer that truncates to `max_length` tokens and does not pad."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.enable_truncation(max_length)
+    return copy
+
+
+def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Ids of the special tokens that a tokenizer adds before and after a text."""
     if tokenizer.num_special_tokens_to_add(False) == 0:
         return [], []
     for text in ("a", "1", ".", *sorted(tokenizer.get_vocab())):
@@ -48,9 +57,9 @@ def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 def tokenize(
     tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of texts, end to end, and where each starts; cut to `max_length`. A text without any token is id 0.
+    """Token ids of texts in one array, and offsets: text i is `ids[offsets[i]:offsets[i + 1]]`.
 
-    Errors count the texts from `first`.
+    Texts are truncated to `max_length` tokens; a text without tokens becomes id 0. Errors count the texts from `first`.
     """
     parts: list[np.ndarray] = []
     lengths: list[int] = []
@@ -64,7 +73,7 @@ def tokenize(
 
 
 def split_windows(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Texts kept end to end, cut into windows of at most `size` tokens: their offsets, and each text's first window."""
+    """Split texts in one array into windows of at most `size` tokens: offsets of the windows, and each text's first."""
     lengths = np.diff(offsets)
     counts = np.maximum(1, -(-lengths // size))  # (n,)
     first = np.cumsum(counts) - counts
@@ -88,50 +97,49 @@ def encode_chunks(
     special: bool = True,
     offsets: bool = False,
 ) -> Iterator[list[Encoding]]:
-    """The encodings of texts, cut to `max_length` tokens, some thousand texts at a time.
+    """Encodings of texts, truncated to `max_length` tokens, in lists of up to `CHUNK`.
 
-    Of a long text only a prefix is tokenized, to the same tokens. `special` puts special tokens around every text,
-    `offsets` gives each token its place in the text.
+    Of a long text only a prefix is tokenized, with the same result. `special` adds special tokens, `offsets` computes
+    each token's character span.
     """
     if special and max_length <= tokenizer.num_special_tokens_to_add(False):
-        raise InputError(f"max_tokens is {max_length}, but the tokenizer puts as many special tokens around every text")
+        raise InputError(f"max_tokens is {max_length}, but the tokenizer adds as many special tokens to every text")
     if tokenizer.padding is not None or tokenizer.truncation != {**TRUNCATION, "max_length": max_length}:
-        tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the caller's stays as it is
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length)
+        tokenizer = truncating(tokenizer, max_length)
 
     for start in range(0, len(texts), CHUNK):
-        some = list(texts[start : start + CHUNK])
-        yield _encode_prefixes(tokenizer, some, max_length, first + start, special, offsets)
+        chunk = list(texts[start : start + CHUNK])
+        yield _encode_prefixes(tokenizer, chunk, max_length, first + start, special, offsets)
         report("tokenize", min(start + CHUNK, len(texts)), len(texts), {})
 
 
 def _encode_prefixes(
     tokenizer: Tokenizer, texts: list[str], max_length: int, first: int, special: bool, offsets: bool
 ) -> list[Encoding]:
-    """Encodings of texts, tokenizing no more of a long one than its first `max_length` tokens need."""
+    """Encodings of texts, tokenizing only as much of long ones as their first `max_length` tokens need."""
     check_texts(texts, first)
-    around_each = tokenizer.num_special_tokens_to_add(False) if special else 0
+    special_tokens = tokenizer.num_special_tokens_to_add(False) if special else 0
 
     def spare(encoding: Encoding) -> int:
-        """Tokens past the last one that is kept."""
-        return sum(len(part.ids) - around_each for part in encoding.overflowing)
+        """Number of tokens after the last one that is kept."""
+        return sum(len(part.ids) - special_tokens for part in encoding.overflowing)
 
     chars = CHARS * (max_length + SPARE)
     prefixes = [_prefix(text, chars) for text in texts]
-    found = encode_batch(tokenizer, prefixes, first, special, offsets)
+    encodings = encode_batch(tokenizer, prefixes, first, special, offsets)
 
+    # Prefixes that have too few tokens are made four times as long, until they have enough or are the whole text.
     short = [i for i, text in enumerate(texts) if len(prefixes[i]) < len(text)]
-    while short := [i for i in short if len(prefixes[i]) < len(texts[i]) and spare(found[i]) < SPARE]:
+    while short := [i for i in short if len(prefixes[i]) < len(texts[i]) and spare(encodings[i]) < SPARE]:
         chars *= 4
         for i in short:
             prefixes[i] = _prefix(texts[i], chars)
-            found[i] = encode_batch(tokenizer, [prefixes[i]], first + i, special, offsets)[0]
-    return found
+            encodings[i] = encode_batch(tokenizer, [prefixes[i]], first + i, special, offsets)[0]
+    return encodings
 
 
 def _prefix(text: str, chars: int) -> str:
-    """The text up to the first space after so many characters, so that no word is split; all of it without one."""
+    """The text up to the first space after `chars` characters, so that no word is split; all of it without one."""
     space = SPACE.search(text, chars) if len(text) > chars else None
     return text[: space.start()] if space else text
 
@@ -139,7 +147,7 @@ def _prefix(text: str, chars: int) -> str:
 def encode_batch(
     tokenizer: Tokenizer, texts: list[str], first: int = 0, special: bool = True, offsets: bool = False
 ) -> list[Encoding]:
-    """What the tokenizer makes of texts as it is set; whatever it cannot read is one clear error."""
+    """Encodings of texts with the tokenizer's own settings; an `InputError` names a text that cannot be tokenized."""
     call = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
     try:
         return call(texts, add_special_tokens=special)
@@ -149,21 +157,16 @@ def encode_batch(
 
 
 def check_texts(texts: Sequence[str], first: int = 0) -> None:
-    """Refuse what is not a string (None, nan), or is one that no file can hold."""
+    """Raise an error for texts that are not strings (None, nan), or not valid Unicode."""
     for i, text in enumerate(texts, first):
         if not isinstance(text, str):
             raise InputError(f"text {i} (counted from 0) is {text!r:.40}, not a string")
-        if not text.isascii():
-            try:
-                text.encode("utf8")
-            except UnicodeEncodeError:
-                raise InputError(
-                    f"text {i} (counted from 0) has half of a surrogate pair, which is no character"
-                ) from None
+        if not is_unicode(text):
+            raise InputError(f"text {i} (counted from 0) has half of a surrogate pair, which is no character")
 
 
 def _unreadable(tokenizer: Tokenizer, texts: list[str], first: int, error: Exception) -> InputError:
-    """Which text the tokenizer fails on, and why."""
+    """An error that names the text the tokenizer fails on, and the reason."""
     for i, text in enumerate(texts, first):
         try:
             tokenizer.encode(text)
@@ -177,10 +180,10 @@ def _unreadable(tokenizer: Tokenizer, texts: list[str], first: int, error: Excep
     return InputError(f"the tokenizer fails ({first_line(error)})")
 
 
-def _alone() -> None:
-    """A forked child has none of the tokenizer's threads: waiting for them would never end."""
+def _disable_parallelism() -> None:
+    """After a fork the child does not have the tokenizer's threads, and would wait for them forever."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_alone)
+    os.register_at_fork(after_in_child=_disable_parallelism)

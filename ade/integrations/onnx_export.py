@@ -20,7 +20,7 @@ from ade import __version__
 from ade.classifier import Classifier
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION
-from ade.data.tokenize import around
+from ade.data.tokenize import special_tokens_around
 from ade.errors import InputError
 from ade.files import new_folder
 from ade.integrations.onnx_graph import build_graph
@@ -96,7 +96,7 @@ def write_export(classifier: Classifier, folder: Path, seed: int = 0) -> tuple[E
 
 def _description(classifier: Classifier, compared: tuple[ExportedFile, ...]) -> dict[str, Any]:
     """What a runtime needs to know beside the graph: the contents of `config.json`."""
-    before, after = around(classifier.tokenizer)
+    before, after = special_tokens_around(classifier.tokenizer)
     return {
         "ade": __version__,
         "problem": classifier.problem,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ade.classifier import load_model, write_model
 from ade.codebook import Codebook
-from ade.data.tokenize import check_texts, encode_chunks
+from ade.data.tokenize import check_texts, encode_chunks, truncating
 from ade.errors import InputError
 from ade.files import kind_of
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
@@ -56,9 +56,7 @@ class AdeModule(InputModule):
         if pooled and not isinstance(model, AdeForSequenceClassification):
             raise InputError(f"{type(model).__name__} has no pooling of its own: leave out pooled, and add a Pooling")
         self.model, self.pooled, self.special_tokens = model, pooled, special_tokens
-        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # a copy: truncation is set on it
-        self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(model.config.max_tokens)
+        self.tokenizer = truncating(tokenizer, model.config.max_tokens)
         if isinstance(model, (AdeForSequenceClassification, AdeForTokenClassification)):
             model.classifier.requires_grad_(False)
         if isinstance(model, AdeForSequenceClassification):

@@ -1,1 +1,1 @@
-"""Stage 3: the training loop, its schedule and checkpoints, learning from a fine-tuned encoder, moving pairs."""
+"""Stage 3: the training loop, its schedule and checkpoints, soft targets, moving pairs, fitting a lexicon."""

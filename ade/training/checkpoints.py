@@ -1,8 +1,8 @@
-"""The folder of a training run: progress that survives interruption, then the finished model in its place.
+"""The output folder of a training run: checkpoints while it runs, the finished model after that.
 
-While a run goes on the folder holds `run.json` (which run it is), `checkpoint.safetensors` (the state after a step;
-replaced in one move, so a full disk or a kill leaves the last good one), `best.safetensors` and `metrics.jsonl`. When
-it is done all but the last give way to the model's own files and `training.json`.
+During a run the folder holds `run.json` (settings and hashes that identify the run), `checkpoint.safetensors` (the
+state after a step, replaced atomically), `best.safetensors` (the best weights so far) and `metrics.jsonl`. When the run
+is done, all but the last are replaced by the model's own files and `training.json`.
 """
 
 import json
@@ -25,17 +25,17 @@ from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 
 RUN, LAST, BEST = "run.json", "checkpoint.safetensors", "best.safetensors"
 METRICS, DONE = "metrics.jsonl", "training.json"
-# Drafts of a process that was killed.
+# Temporary files of a process that was killed.
 LEFTOVER = re.compile(r"\.(run|checkpoint|best|metrics)\.\w+\.\d+|finished|\.finished[-.].*")
 Existing = Literal["refuse", "resume", "overwrite"]
 
 
 @contextmanager
 def claimed(folder: Path, existing: Existing) -> Iterator[None]:
-    """Around a run: its folder is there and locked, and holds nothing but a run that may be resumed or overwritten."""
+    """Context manager: create and lock the folder of a run; refuse content that may not be resumed or overwritten."""
     _check(folder, existing)
     with created(folder), locked(folder / LOCK, folder):
-        _check(folder, existing)  # again: it is ours alone only now
+        _check(folder, existing)  # again: another process may have written before the lock was ours
         yield
 
 
@@ -43,19 +43,19 @@ def _check(folder: Path, existing: Existing) -> None:
     markers = {RUN, LAST, DONE}
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if all(name in (BEST, METRICS, LOCK) or LEFTOVER.fullmatch(name) for name in names):
-        markers = names  # working files alone: a run was killed early
+        markers = names  # only working files: a run was killed early
     check_free(folder, markers, existing != "refuse", "--resume or --overwrite")
 
 
 class RunFolder:
-    """One run's folder; `identity` says which run it is (settings, data, codebook), so that no other is resumed."""
+    """The folder of one run; `identity` (settings, hashes of data and codebook) tells it from other runs."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.folder = folder
         self.identity = json.loads(json.dumps(identity))
 
     def begin(self, existing: Existing) -> None:
-        """Remove what may not stay: an earlier run that is overwritten, and whatever a killed process left."""
+        """Prepare the folder: remove an earlier run if overwriting, remove leftovers, write or check `run.json`."""
         for path in self.folder.iterdir():
             if path.name != LOCK and (existing == "overwrite" or LEFTOVER.fullmatch(path.name)):
                 _remove(path)
@@ -64,66 +64,66 @@ class RunFolder:
         elif (self.folder / RUN).exists():
             self._check_same(RUN)
         elif (self.folder / LAST).exists():
-            raise InputError(f"{self.folder}: a checkpoint without {RUN}, which says what run it is; pass --overwrite")
+            raise InputError(f"{self.folder}: a checkpoint without {RUN}, which identifies the run; pass --overwrite")
         else:
             with new_file(self.folder / RUN) as draft:
                 draft.write_text(json.dumps({"identity": self.identity}, indent=2) + "\n", "utf8")
 
     @property
     def finished(self) -> bool:
-        """Whether this very run has been completed in this folder."""
+        """Whether the folder holds this run, completed; another completed run is refused."""
         if not (self.folder / DONE).exists():
             return False
         self._check_same(DONE)
         return True
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] | None:
-        """Progress, state and best weights of the last checkpoint; None where there is none yet."""
+        """Progress, state and best weights of the last checkpoint; None if there is none."""
         if not (self.folder / LAST).exists():
             return None
-        state, about = _read(self.folder / LAST)
-        return json.loads(about["progress"]), state, _read(self.folder / BEST)[0]
+        state, metadata = _read(self.folder / LAST)
+        return json.loads(metadata["progress"]), state, _read(self.folder / BEST)[0]
 
     def save(self, progress: Mapping[str, Any], state: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
-        """Keep the state after a step, and the best weights where they are new."""
-        about = {"progress": json.dumps(progress)}
+        """Write a checkpoint of the state after a step, and of the best weights if they are new."""
+        metadata = {"progress": json.dumps(progress)}
         try:
             if best is not None:
                 with new_file(self.folder / BEST) as draft:
                     save_file(best, draft)
             with new_file(self.folder / LAST) as draft:
-                save_file(state, draft, about)
+                save_file(state, draft, metadata)
         except (OSError, InputError) as error:
-            reason = f"cannot write the checkpoint ({error}); the last good one is kept, go on with --resume"
+            reason = f"cannot write the checkpoint ({error}); the last one is kept, continue with --resume"
             raise InputError(f"{self.folder}: {reason}") from None
 
-    def log(self, figures: Mapping[str, float]) -> None:
-        """Add a line to `metrics.jsonl`."""
-        known = {name: value if math.isfinite(value) else None for name, value in figures.items()}  # JSON has no NaN
+    def log(self, metrics: Mapping[str, float]) -> None:
+        """Append a line to `metrics.jsonl`."""
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         with open(self.folder / METRICS, "a", encoding="utf8") as file:
-            file.write(json.dumps(known) + "\n")
+            file.write(json.dumps(finite) + "\n")
 
-    def finish(self, predictor: Classifier | Tagger, figures: Mapping[str, Any]) -> None:
-        """Put the finished model in place of the checkpoints."""
+    def finish(self, predictor: Classifier | Tagger, result: Mapping[str, Any]) -> None:
+        """Replace the checkpoints by the finished model; `training.json`, with the result, is written last."""
         with new_folder(self.folder / "finished", {DONE}, overwrite=True) as draft:
             predictor.write(draft)
-            (draft / DONE).write_text(json.dumps({**figures, "identity": self.identity}, indent=2) + "\n", "utf8")
+            (draft / DONE).write_text(json.dumps({**result, "identity": self.identity}, indent=2) + "\n", "utf8")
         for path in sorted((self.folder / "finished").iterdir(), key=lambda path: path.name == DONE):
             os.replace(path, self.folder / path.name)
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove what a finished run needs no more."""
+        """Remove the working files of a finished run."""
         for name in ("finished", LAST, BEST, RUN):
             _remove(self.folder / name)
 
     def _check_same(self, name: str) -> None:
-        """Refuse a folder whose run is another one."""
+        """Refuse a folder whose file `name` identifies another run."""
         path = self.folder / name
         try:
             other = dict(json.loads(path.read_text("utf8"))["identity"])
         except (ValueError, TypeError, KeyError):
-            raise InputError(f"{path}: does not say what run it is of; start over with --overwrite") from None
+            raise InputError(f"{path}: does not identify its run; start over with --overwrite") from None
         for key, value in self.identity.items():
             if other.get(key) != value:
                 raise InputError(
@@ -132,7 +132,7 @@ class RunFolder:
                 )
 
     def forget_after(self, step: int) -> None:
-        """Drop what was logged after this step: the steps after it are about to be run again."""
+        """Remove logged metrics of later steps, which will be run again."""
         path = self.folder / METRICS
         lines = path.read_text("utf8").splitlines(keepends=True) if path.exists() else []
         with new_file(path) as draft:
@@ -149,7 +149,7 @@ def _remove(path: Path) -> None:
 def _step_of(line: str) -> float:
     try:
         return json.loads(line)["step"]
-    except (ValueError, KeyError):  # torn by a kill in the middle of writing
+    except (ValueError, KeyError):  # the process was killed while writing the line
         return float("inf")
 
 

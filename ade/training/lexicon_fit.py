@@ -1,12 +1,13 @@
-"""Fit the lexicon: a linear model over token n-grams, trained by itself, weighed and pruned on validation rows.
+"""Fit the lexicon: a regularised linear model over token n-grams, whose scores are added to a trained model's.
 
-Full-batch L-BFGS on the rows' sparse features. Regularisation, the weight beside the model's scores, and how many
-entries are worth their bytes are all chosen by the loss of the summed scores on the validation rows.
+The linear model is fitted on the training rows with full-batch L-BFGS. The strength of its regularisation and its
+weight beside the model's scores are chosen by the accuracy of the summed scores on the validation rows, and by their
+loss if the accuracy hardly differs; the number of entries is chosen by the loss.
 """
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,25 +15,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.data.problems import MULTI, REGRESSION
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD, REGRESSION
 from ade.lexicon import Lexicon, LexiconShape, keys_of, pack_idf, pack_keys, unpack
 from ade.packing.format import Packing, pack
 from ade.progress import Report, silent
 from ade.pursuit import Rows, fit_anchors, pursue_all
 from ade.settings import DistillationSettings
 
-FEWEST_TEXTS = 2  # an entry stands in at least so many training texts
-MOST_WEIGHTS = 1 << 25  # entries times labels: what the optimiser holds ten copies of
+MIN_TEXTS = 2  # training texts an n-gram must occur in to become an entry
+MAX_WEIGHTS = 1 << 25  # entries times labels: the optimizer holds ten copies of them
 STRENGTHS = (2.0, 10.0, 40.0)  # inverse of the L2 penalty, as scikit-learn's C
-WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the lexicon beside the model
-SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the entries that may be kept
-TOLERANCE = 0.005  # relative loss that fewer entries may cost
-ITERATIONS = 60
-CHUNK = 1 << 15  # texts counted at a time
+WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the lexicon's scores; the model's have weight 1
+FRACTIONS = (0.5, 0.25, 0.125, 0.0625)  # of the entries that pruning may keep
+TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+TOLERANCE = 0.005  # relative loss: a lexicon must gain more, pruning may cost as much
+MAX_ITERATIONS = 60  # of L-BFGS
+CHUNK = 1 << 15  # texts whose n-grams are counted at a time
 
 
 class Ragged(NamedTuple):
-    """Token ids of texts kept end to end: text i is `ids[offsets[i]:offsets[i + 1]]`."""
+    """Token ids of texts in one array: text i is `ids[offsets[i]:offsets[i + 1]]`."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -40,98 +42,64 @@ class Ragged(NamedTuple):
 
 @dataclass(frozen=True)
 class Validation:
-    """Held-back rows, and what the model without a lexicon makes of them."""
+    """Validation rows, and the scores that the model without a lexicon gives them."""
 
     texts: Ragged
-    labels: np.ndarray  # (n,) classes, (n, C) marks or (n,) numbers
+    labels: np.ndarray  # (n,) classes, (n, C) bool or (n,) numbers
     logits: np.ndarray  # (n, C)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What is learned: targets (n, C), which loss they have, and how much each class counts in it."""
+class Objective:
+    """Targets and the loss that compares scores (n, C) with them."""
 
-    targets: Tensor
-    kind: str
-    weights: Tensor | None = None  # (C,)
+    targets: Tensor  # (n,) classes, or (n, C) probabilities, multi-label targets or numbers
+    problem: str
+    class_weights: Tensor | None = None  # (C,)
 
+    @classmethod
+    def of(
+        cls, labels: np.ndarray, problem: str, class_weights: Sequence[float] | None, device: torch.device
+    ) -> "Objective":
+        """The objective for labels (n,) or (n, C), on a device."""
+        targets = torch.from_numpy(np.ascontiguousarray(labels)).to(device)
+        if problem == REGRESSION:
+            targets = targets.float().view(-1, 1)
+        elif targets.ndim == 2:
+            targets = targets.float()
+        return cls(targets, problem, None if class_weights is None else torch.tensor(class_weights, device=device))
 
-def count_entries(texts: Ragged, vocabulary: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keys that stand in at least two texts, ascending, and in how many; the most frequent where they are too many."""
-    keys, counts = np.empty(0, np.int64), np.empty(0, np.int64)
-    for start in range(0, len(texts.offsets) - 1, CHUNK):
-        offsets = texts.offsets[start : start + CHUNK + 1]
-        found, text = keys_of(texts.ids[offsets[0] : offsets[-1]], offsets - offsets[0], vocabulary)
-        order = np.lexsort((found, text))
-        found, text = found[order], text[order]
-        first = (np.diff(found, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
-        keys, place = np.unique(np.concatenate([keys, found[first]]), return_inverse=True)
-        weight = np.concatenate([counts, np.ones(int(first.sum()), np.int64)])
-        counts = np.bincount(place, weight, len(keys)).astype(np.int64)
-    kept = counts >= FEWEST_TEXTS
-    keys, counts = keys[kept], counts[kept]
-    if len(keys) > most:
-        chosen = np.sort(np.argsort(-counts, kind="stable")[:most])
-        keys, counts = keys[chosen], counts[chosen]
-    return keys, counts
-
-
-def features(lexicon: Lexicon, texts: Ragged, device: torch.device) -> Tensor:
-    """The texts as rows of a sparse matrix (n, entries): unit length, weighted by inverse document frequency."""
-    entry, text = lexicon.found(texts.ids, texts.offsets)
-    count = len(texts.offsets) - 1
-    norm = np.sqrt(np.bincount(text, lexicon.idf[entry] ** 2, count))
-    value = (lexicon.idf[entry] / norm[text]).astype(np.float32)
-    bounds = np.searchsorted(text, np.arange(count + 1))
-    starts, entries, values = (torch.from_numpy(array) for array in (bounds, entry, value))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # this layout is called beta
-        made = torch.sparse_csr_tensor(starts, entries, values, (count, len(lexicon)), check_invariants=False)
-    return made.to(device)
-
-
-def minimise(rows: Tensor, problem: Problem, penalty: float, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Weights (entries, C) and bias (C,) with the least mean loss plus penalty / 2 times the squared weights."""
-    weight, bias = (tensor.clone().requires_grad_() for tensor in start)
-    turned = rows.to_sparse_coo().t().coalesce().to_sparse_csr()
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, history_size=8, line_search_fn="strong_wolfe")
-
-    @torch.no_grad()
-    def closure() -> Tensor:
-        scores = (rows @ weight + bias).requires_grad_()
-        with torch.enable_grad():
-            loss = mean_loss(scores, problem)
-        (slope,) = torch.autograd.grad(loss, scores)
-        weight.grad, bias.grad = turned @ slope + penalty * weight, slope.sum(0)
-        return loss + penalty / 2 * weight.square().sum()
-
-    optimizer.step(closure)
-    return weight.detach(), bias.detach()
-
-
-def mean_loss(scores: Tensor, problem: Problem) -> Tensor:
-    """Cross-entropy, its binary form for several labels, or half the squared error."""
-    if problem.kind == REGRESSION:
-        return F.mse_loss(scores, problem.targets) / 2
-    if problem.kind == MULTI:
-        loss = F.binary_cross_entropy_with_logits(scores, problem.targets, pos_weight=problem.weights, reduction="none")
-        return loss.sum(1).mean()
-    return F.cross_entropy(scores, problem.targets, problem.weights)
+    def loss(self, scores: Tensor) -> Tensor:
+        """Mean cross-entropy, binary cross-entropy summed over the labels, or half the squared error."""
+        if self.problem == REGRESSION:
+            return F.mse_loss(scores, self.targets) / 2
+        if self.problem == MULTI:
+            each = F.binary_cross_entropy_with_logits(
+                scores, self.targets, pos_weight=self.class_weights, reduction="none"
+            )
+            return each.sum(1).mean()
+        return F.cross_entropy(scores, self.targets, self.class_weights)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A lexicon as it is stored, and the weight that the model's own scores get beside it (1 but for numbers)."""
+    """A fitted lexicon in its stored form."""
 
     shape: LexiconShape
     arrays: dict[str, np.ndarray]
-    model_weight: float
+    weight: float  # of the lexicon's scores, multiplied into them already
+    model_weight: float  # to multiply the model's scores by: 1, except for regression
     loss: float  # of the summed scores on the validation rows
-    loss_without: float
+    loss_without: float  # of the model's scores alone
 
     def lexicon(self) -> Lexicon:
-        """Ready to score."""
+        """The lexicon ready to score texts."""
         return unpack(self.shape, self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 def fit_lexicon(
@@ -144,168 +112,261 @@ def fit_lexicon(
     class_weights: Sequence[float] | None = None,
     report: Report = silent,
 ) -> Fitted | None:
-    """The lexicon that, added to a trained model, lowers the loss on the validation rows; None where none does.
+    """Fit a lexicon that lowers the validation loss when its scores are added to the model's; None if none does.
 
-    `targets` are classes (n,), probabilities or marks (n, C), or numbers (n,).
+    `targets` are classes (n,), probabilities or multi-label targets (n, C), or numbers (n,).
     """
     labels = validation.logits.shape[1]
-    keys, counts = count_entries(texts, vocabulary, MOST_WEIGHTS // labels)
+    keys, counts = count_entries(texts, vocabulary, MAX_WEIGHTS // labels)
     if not len(keys):
         return None
-    idf = (np.log((len(texts.offsets) - 1) / counts) + 1).astype(np.float32)
-    learned, judged = (
-        _as_problem(targets, problem, device, class_weights),
-        _as_problem(validation.labels, problem, torch.device("cpu"), class_weights),
-    )
-    empty = Lexicon(vocabulary, keys, idf, np.empty((len(keys), 0), np.float32), np.zeros(labels, np.float32))
 
-    best = _search(empty, texts, learned, validation, judged, STRENGTHS, report)
-    without = blended_loss(validation.logits, np.zeros_like(validation.logits), 0.0, judged)[0]
-    if best.loss > without * (1 - TOLERANCE):
+    idf = (np.log((len(texts.offsets) - 1) / counts) + 1).astype(np.float32)
+    unfitted = Lexicon(vocabulary, keys, idf, np.empty((len(keys), 0), np.float32), np.zeros(labels, np.float32))
+    train_objective = Objective.of(targets, problem, class_weights, device)
+    blend = Blend(validation, Objective.of(validation.labels, problem, class_weights, torch.device("cpu")))
+
+    best = _fit_strengths(unfitted, texts, train_objective, blend, STRENGTHS, report)
+    loss_without = blend.loss_without()
+    if best.loss > loss_without * (1 - TOLERANCE):
         return None
 
-    kept = _kept(best, counts, validation, judged)
+    kept = _prune(best, counts, blend)
     if kept is not None:
-        smaller = Lexicon(vocabulary, keys[kept], idf[kept], best.lexicon.scores[kept], best.lexicon.bias)
-        best = _search(smaller, texts, learned, validation, judged, (best.strength,), report)
+        # Fitted again: the entries that stay take over some of what the pruned ones contributed.
+        pruned = _select(best.lexicon, kept)
+        best = _fit_strengths(pruned, texts, train_objective, blend, (best.strength,), report)
         counts = counts[kept]
 
-    # Of numbers the two are mixed: the lexicon's share goes into its scores, the model's is left to the caller.
-    model_weight, weight = 1.0, best.weight
+    weight, model_weight = best.weight, 1.0
     if problem == REGRESSION:
-        own = best.lexicon.logits(*validation.texts)
-        model_weight = blended_loss(validation.logits, own, 1.0, judged)[1]
+        model_weight = blend.model_share(best.lexicon.logits(*validation.texts))
         weight = 1 - model_weight
-    shape, arrays = packed(best.lexicon, weight, counts, problem)
-    added = unpack(shape, arrays).logits(*validation.texts)
-    loss = blended_loss(model_weight * validation.logits + added, np.zeros_like(added), 0.0, judged)[0]
-    return Fitted(shape, arrays, model_weight, loss, without)
+    shape, arrays = pack_lexicon(best.lexicon, weight, counts, problem)
+
+    # The loss of the lexicon as it is stored: packing rounds it.
+    stored = unpack(shape, arrays).logits(*validation.texts)
+    loss = blend.loss_of_sum(model_weight * validation.logits + stored)
+    return Fitted(shape, arrays, weight, model_weight, loss, loss_without)
 
 
-class _Found(NamedTuple):
+def count_entries(texts: Ragged, vocabulary: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys of n-grams that occur in at least `MIN_TEXTS` texts, ascending, and the number of texts of each.
+
+    If there are more than `limit`, the most frequent ones.
+    """
+    keys, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    for start in range(0, len(texts.offsets) - 1, CHUNK):
+        offsets = texts.offsets[start : start + CHUNK + 1]
+        chunk_keys, text = keys_of(texts.ids[offsets[0] : offsets[-1]], offsets - offsets[0], vocabulary)
+
+        # A key counts once per text, however often the text has it.
+        order = np.lexsort((chunk_keys, text))
+        chunk_keys, text = chunk_keys[order], text[order]
+        first_in_text = (np.diff(chunk_keys, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
+        distinct = chunk_keys[first_in_text]
+
+        keys, inverse = np.unique(np.concatenate([keys, distinct]), return_inverse=True)
+        added = np.concatenate([counts, np.ones(len(distinct), np.int64)])
+        counts = np.bincount(inverse, added, len(keys)).astype(np.int64)
+
+    frequent = counts >= MIN_TEXTS
+    keys, counts = keys[frequent], counts[frequent]
+    if len(keys) > limit:
+        most_frequent = np.sort(np.argsort(-counts, kind="stable")[:limit])
+        keys, counts = keys[most_frequent], counts[most_frequent]
+    return keys, counts
+
+
+def features(lexicon: Lexicon, texts: Ragged, device: torch.device) -> Tensor:
+    """TF-IDF-like features as a sparse matrix (n, entries): the idf of each entry of a text, rows of unit length."""
+    entry, text = lexicon.found(texts.ids, texts.offsets)
+    count = len(texts.offsets) - 1
+    norm = np.sqrt(np.bincount(text, lexicon.idf[entry] ** 2, count))
+    values = (lexicon.idf[entry] / norm[text]).astype(np.float32)
+    row_starts = np.searchsorted(text, np.arange(count + 1))
+
+    starts, columns, data = (torch.from_numpy(array) for array in (row_starts, entry, values))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that sparse CSR is in beta
+        matrix = torch.sparse_csr_tensor(starts, columns, data, (count, len(lexicon)), check_invariants=False)
+    return matrix.to(device)
+
+
+def minimise(rows: Tensor, objective: Objective, penalty: float, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Weights (entries, C) and bias (C,) that minimise the mean loss plus penalty / 2 times the squared weights."""
+    weight, bias = (tensor.clone().requires_grad_() for tensor in start)
+    optimizer = torch.optim.LBFGS(
+        [weight, bias], max_iter=MAX_ITERATIONS, history_size=8, line_search_fn="strong_wolfe"
+    )
+    # The gradient of the weights is a product with the transpose, made once: CSR is fast by rows, not by columns.
+    transposed = rows.to_sparse_coo().t().coalesce().to_sparse_csr()
+
+    @torch.no_grad()
+    def closure() -> Tensor:
+        scores = (rows @ weight + bias).requires_grad_()
+        with torch.enable_grad():
+            loss = objective.loss(scores)
+        (gradient,) = torch.autograd.grad(loss, scores)
+        weight.grad, bias.grad = transposed @ gradient + penalty * weight, gradient.sum(0)
+        return loss + penalty / 2 * weight.square().sum()
+
+    optimizer.step(closure)
+    return weight.detach(), bias.detach()
+
+
+@dataclass(frozen=True)
+class Blend:
+    """The validation loss of a model's scores combined with a lexicon's.
+
+    For classification, model + weight * lexicon, at the best of some temperatures, so that the choice does not depend
+    on how confident either is. For regression, the weighted average share * model + (1 - share) * lexicon.
+    """
+
+    validation: Validation
+    objective: Objective
+
+    def loss_without(self) -> float:
+        """The loss of the model's scores alone."""
+        return self.loss_of_sum(self.validation.logits)
+
+    def loss(self, lexicon: np.ndarray, weight: float) -> float:
+        """The loss with a lexicon's scores (n, C); for regression `weight` is ignored, the best share is taken."""
+        if self.objective.problem == REGRESSION:
+            share = self.model_share(lexicon)
+            return self.loss_of_sum(share * self.validation.logits + (1 - share) * lexicon)
+        return self.loss_of_sum(self.validation.logits + weight * lexicon)
+
+    def accuracy(self, lexicon: np.ndarray, weight: float) -> float:
+        """The fraction of labels that the summed scores predict correctly; 0 for regression, which has the loss."""
+        scores, targets = self.validation.logits + weight * lexicon, self.objective.targets.numpy()
+        if self.objective.problem == REGRESSION:
+            return 0.0
+        if self.objective.problem == MULTI:
+            return float(((scores >= MULTI_LABEL_LOGIT) == (targets >= MULTI_LABEL_THRESHOLD)).mean())
+        return float((scores.argmax(1) == targets).mean())
+
+    def model_share(self, lexicon: np.ndarray) -> float:
+        """The model's share in the average with the least squared error, between 0 and 1."""
+        model = self.validation.logits
+        difference, residual = model - lexicon, self.objective.targets.numpy() - lexicon
+        share = (difference * residual).sum() / max(float(np.square(difference).sum()), 1e-12)
+        return float(np.clip(share, 0, 1))
+
+    def loss_of_sum(self, scores: np.ndarray) -> float:
+        """The loss of scores (n, C) that are combined already."""
+        tensor = torch.from_numpy(scores).float()
+        temperatures = (1.0,) if self.objective.problem == REGRESSION else TEMPERATURES
+        return min(float(self.objective.loss(tensor / temperature)) for temperature in temperatures)
+
+
+class _Candidate(NamedTuple):
+    """A fitted lexicon, its strength and weight, and the validation metrics of the summed scores."""
+
     lexicon: Lexicon
     strength: float
     weight: float
     loss: float
-    hits: float
+    accuracy: float
 
 
-def _as_problem(
-    labels: np.ndarray, problem: str, device: torch.device, class_weights: Sequence[float] | None
-) -> Problem:
-    wanted = torch.from_numpy(np.ascontiguousarray(labels)).to(device)
-    if problem == REGRESSION:
-        wanted = wanted.float().view(-1, 1)
-    elif wanted.ndim == 2:
-        wanted = wanted.float()
-    weights = None if class_weights is None else torch.tensor(class_weights, device=device)
-    return Problem(wanted, problem, weights)
-
-
-def _search(
+def _fit_strengths(
     lexicon: Lexicon,
     texts: Ragged,
-    learned: Problem,
-    validation: Validation,
-    judged: Problem,
+    objective: Objective,
+    blend: Blend,
     strengths: Sequence[float],
     report: Report,
-) -> _Found:
-    """Fit for each strength, each started from the last, and take the one with the best sum of scores."""
-    device = learned.targets.device
-    rows, held = features(lexicon, texts, device), features(lexicon, validation.texts, device)
+) -> _Candidate:
+    """Fit the entries of a lexicon for each strength, started from the last; returns the best strength and weight."""
+    device = objective.targets.device
+    rows, validation_rows = features(lexicon, texts, device), features(lexicon, blend.validation.texts, device)
     labels = len(lexicon.bias)
-    state = (torch.zeros(len(lexicon), labels, device=device), torch.zeros(labels, device=device))
-    if learned.kind == REGRESSION:
-        state[1].fill_(float(learned.targets.mean()))
-    candidates: list[_Found] = []
+    weight, bias = torch.zeros(len(lexicon), labels, device=device), torch.zeros(labels, device=device)
+    if objective.problem == REGRESSION:
+        bias.fill_(float(objective.targets.mean()))
+
+    candidates = []
     for done, strength in enumerate(strengths):
         report("lexicon", done, len(strengths), {})
-        state = minimise(rows, learned, 1 / (strength * rows.shape[0]), state)
-        own = (held @ state[0] + state[1]).cpu().numpy()
-        scores, bias = (state[0].cpu().numpy() * lexicon.idf[:, None]).astype(np.float32), state[1].cpu().numpy()
-        fitted = Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, bias)
-        for weight in WEIGHTS if learned.kind != REGRESSION else (1.0,):
-            loss, _ = blended_loss(validation.logits, own, weight, judged)
-            candidates.append(_Found(fitted, strength, weight, loss, hits(validation.logits + weight * own, judged)))
+        weight, bias = minimise(rows, objective, 1 / (strength * rows.shape[0]), (weight, bias))
+        own = (validation_rows @ weight + bias).cpu().numpy()
+        scores = (weight.cpu().numpy() * lexicon.idf[:, None]).astype(np.float32)
+        fitted = Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, bias.cpu().numpy())
+        for each in (1.0,) if objective.problem == REGRESSION else WEIGHTS:
+            candidates.append(_Candidate(fitted, strength, each, blend.loss(own, each), blend.accuracy(own, each)))
     report("lexicon", len(strengths), len(strengths), {})
-
-    # What differs by less than half a standard error of the hits is decided by the loss.
-    most = max(found.hits for found in candidates)
-    margin = 0.5 * (max(0.0, most * (1 - most)) / len(judged.targets)) ** 0.5
-    return min((found for found in candidates if found.hits >= most - margin), key=lambda found: found.loss)
+    return _choose(candidates, len(blend.validation.labels))
 
 
-def hits(scores: np.ndarray, judged: Problem) -> float:
-    """The share of labels that are predicted right; of numbers 0, their loss says all."""
-    wanted = judged.targets.cpu().numpy()
-    if judged.kind == REGRESSION:
-        return 0.0
-    if judged.kind == MULTI:
-        return float(((scores >= 0) == (wanted >= 0.5)).mean())
-    return float((scores.argmax(1) == wanted).mean())
+def _choose(candidates: Sequence[_Candidate], rows: int) -> _Candidate:
+    """The candidate of the least loss among those within half a standard error of the best accuracy."""
+    best = max(candidate.accuracy for candidate in candidates)
+    margin = 0.5 * (max(0.0, best * (1 - best)) / rows) ** 0.5
+    close = [candidate for candidate in candidates if candidate.accuracy >= best - margin]
+    return min(close, key=lambda candidate: candidate.loss)
 
 
-def blended_loss(model: np.ndarray, lexicon: np.ndarray, weight: float, judged: Problem) -> tuple[float, float]:
-    """The mean loss of the model's scores plus weight times the lexicon's, and what the model's are multiplied by.
+def _prune(best: _Candidate, counts: np.ndarray, blend: Blend) -> np.ndarray | None:
+    """The fewest entries that keep the validation loss within the tolerance, ascending; None to keep all."""
+    # How much an entry changes the predictions: by its scores, in as many texts as have it.
+    importance = counts * np.square(_centred(best.lexicon.scores, blend.objective.problem)).sum(1)
+    most_important = np.argsort(-importance, kind="stable")
 
-    Of classes it is the loss at the best temperature: which of two sums is better should not hang on how sure either is
-    of itself. Of numbers it is the error of the best mixture, weights not negative and adding up to 1.
-    """
-    one, other = torch.from_numpy(model).float(), torch.from_numpy(lexicon).float()
-    if judged.kind == REGRESSION:
-        if not weight:
-            return float(mean_loss(one, judged)), 1.0
-        apart = one - other
-        share = float((apart * (judged.targets - other)).sum() / apart.square().sum().clamp(min=1e-12))
-        share = min(1.0, max(0.0, share))
-        return float(mean_loss(share * one + (1 - share) * other, judged)), share
-    both = one + weight * other
-    temperatures = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
-    return min(float(mean_loss(both / temperature, judged)) for temperature in temperatures), 1.0
-
-
-def _kept(best: _Found, counts: np.ndarray, validation: Validation, judged: Problem) -> np.ndarray | None:
-    """Entries worth keeping, ascending: the fewest whose loss stays within the tolerance; None for all of them."""
-    lexicon = best.lexicon
-    matters = counts * np.square(lexicon.scores - lexicon.scores.mean(1, keepdims=True)).sum(1)
-    order = np.argsort(-matters, kind="stable")
     chosen = None
-    for share in SHARES[1:]:
-        kept = np.sort(order[: max(1, round(share * len(order)))])
-        smaller = Lexicon(lexicon.vocabulary, lexicon.keys[kept], lexicon.idf[kept], lexicon.scores[kept], lexicon.bias)
-        loss, _ = blended_loss(validation.logits, smaller.logits(*validation.texts), best.weight, judged)
-        if loss > best.loss * (1 + TOLERANCE):
+    for fraction in FRACTIONS:
+        kept = np.sort(most_important[: max(1, round(fraction * len(counts)))])
+        smaller = _select(best.lexicon, kept)
+        if blend.loss(smaller.logits(*blend.validation.texts), best.weight) > best.loss * (1 + TOLERANCE):
             break
         chosen = kept
     return chosen
 
 
-def packed(
+def _select(lexicon: Lexicon, entries: np.ndarray) -> Lexicon:
+    """The lexicon with some of its entries."""
+    keys, idf, scores = lexicon.keys[entries], lexicon.idf[entries], lexicon.scores[entries]
+    return Lexicon(lexicon.vocabulary, keys, idf, scores, lexicon.bias)
+
+
+def _centred(scores: np.ndarray, problem: str) -> np.ndarray:
+    """Scores (..., C) without their mean over the classes, which the softmax ignores; unchanged without a softmax."""
+    return scores if problem in (MULTI, REGRESSION) else scores - scores.mean(-1, keepdims=True)
+
+
+def pack_lexicon(
     lexicon: Lexicon, weight: float, counts: np.ndarray, problem: str
 ) -> tuple[LexiconShape, dict[str, np.ndarray]]:
-    """A lexicon in few bits: each entry's scores as a few pairs over shared rows, the weight multiplied in."""
-    scores, bias = weight * lexicon.scores, weight * lexicon.bias
-    if problem not in (MULTI, REGRESSION):  # what all classes share decides nothing
-        scores, bias = scores - scores.mean(1, keepdims=True), bias - bias.mean()
-    labels = scores.shape[1]
-    shared = 2 if labels <= 2 else min(16 * labels, 256)
-    pairs = 1 if labels <= 2 else 2 if labels <= 8 else 3 if labels <= 32 else 4
+    """The stored form of a lexicon, its scores multiplied by `weight`; `counts` says in how many texts each entry is.
+
+    Scores are stored as a codebook stores a table: each entry's as a few (index, weight) pairs over shared anchors.
+    """
+    scores, bias = _centred(weight * lexicon.scores, problem), _centred(weight * lexicon.bias, problem)
     table = torch.from_numpy(np.ascontiguousarray(scores))
     norm = table.norm(dim=1)
     importance = torch.from_numpy(counts).float() * norm.square()
     rows = Rows(table, importance / importance.mean().clamp(min=1e-12), torch.device("cpu"))
-    settings = DistillationSettings(anchors=min(shared, len(lexicon)), pairs=min(pairs, shared, len(lexicon)), rounds=6)
+    settings = _packing_settings(*scores.shape)
     anchors = fit_anchors(rows, settings, torch.Generator().manual_seed(0), silent)
     index, share, _ = pursue_all(rows, anchors, settings)
+
+    # Pairs much smaller than the entry's largest are not worth their bits; the largest one always stays.
     size = share.abs()
     keep = size >= 0.1 * size.amax(1, keepdim=True)
     keep[torch.arange(len(keep)), size.argmax(1)] = True
-    pack_shape, arrays = pack(
-        anchors.numpy(), index[keep].numpy(), (share * norm.unsqueeze(1))[keep].numpy(), keep.sum(1).numpy(),
-        Packing(shared=len(anchors)),
-    )  # fmt: skip
-    shape = LexiconShape(len(lexicon), lexicon.vocabulary, pack_shape.__dict__.copy())
-    own = {f"scores.{name}": array for name, array in arrays.items()}
-    own |= pack_keys(lexicon.keys, shape) | pack_idf(lexicon.idf) | {"bias": bias.astype(np.float32)}
-    return shape, own
+    pair_weights = (share * norm.unsqueeze(1))[keep]
+    pack_shape, packed = pack(
+        anchors.numpy(), index[keep].numpy(), pair_weights.numpy(), keep.sum(1).numpy(), Packing(shared=len(anchors))
+    )
+
+    shape = LexiconShape(len(lexicon), lexicon.vocabulary, asdict(pack_shape))
+    arrays = {f"scores.{name}": array for name, array in packed.items()}
+    arrays |= pack_keys(lexicon.keys, shape) | pack_idf(lexicon.idf) | {"bias": bias.astype(np.float32)}
+    return shape, arrays
+
+
+def _packing_settings(entries: int, labels: int) -> DistillationSettings:
+    """Anchors and pairs that suit scores (entries, labels): more for more labels."""
+    anchors = min(2 if labels <= 2 else min(16 * labels, 256), entries)
+    pairs = 1 if labels <= 2 else 2 if labels <= 8 else 3 if labels <= 32 else 4
+    return DistillationSettings(anchors=anchors, pairs=min(pairs, anchors), rounds=6)

@@ -1,7 +1,7 @@
 """Stage 3: train SAT, pooler and classifier (and the anchors) on labelled rows; one plain loop.
 
-Every step draws its noise from (seed, step) and every epoch its order from (seed, epoch), so a resumed run
-is the run that was interrupted.
+Dropout is seeded by (seed, step) and the order of rows by (seed, epoch), so a resumed run ends with the same weights
+as one that was never interrupted.
 """
 
 import hashlib
@@ -34,37 +34,37 @@ from ade.pretrained import AdePreTrainedModel
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, TrainingSettings
 from ade.training.checkpoints import Existing, RunFolder, claimed
-from ade.training.move_pairs import Adapter, settled
-from ade.training.schedule import check_answers, fitted, held_back, learning_rate, steps_of
-from ade.training.step import Stepper
+from ade.training.move_pairs import PairMover, without_unused_anchors
+from ade.training.schedule import check_labels, fit_to_data, held_back, learning_rate, steps_of
+from ade.training.step import TrainStep
 from ade.training.tasks import TagTask, Task, TextTask
 
-EVALUATIONS = 20  # validations in a run
-PATIENCE = 8  # validations without a better one before the run stops early
+EVALUATIONS = 20  # validations per run
+PATIENCE = 8  # validations without improvement before the run stops early
 
 
 @dataclass
 class _Progress:
-    """Where a run stands: all of it is in a checkpoint."""
+    """The progress of a run, stored in its checkpoints."""
 
     step: int = 0  # steps done
-    best: float = -math.inf  # the metric on validation rows, at its best
-    kept: float = -math.inf  # the same, of the weights that are kept
-    stale: int = 0  # validations since they were
-    metrics: dict[str, Any] = field(default_factory=dict)  # all metrics of the kept weights
+    best: float = -math.inf  # best validation metric
+    kept: float = -math.inf  # validation metric of the kept weights
+    stale: int = 0  # validations since weights were kept
+    metrics: dict[str, Any] = field(default_factory=dict)  # all validation metrics of the kept weights
 
 
 @dataclass
 class _Run:
-    """A run: what it works on, where it stands, and the best weights so far."""
+    """A training run: its settings, model and rows, its progress, and the best weights so far."""
 
     settings: TrainingSettings
     accelerator: Accelerator
     task: Task
     model: AdePreTrainedModel
-    stepper: Stepper
-    adapter: Adapter | None
-    total: int  # steps in all
+    train_step: TrainStep
+    pair_mover: PairMover | None
+    total: int  # number of steps
     progress: _Progress = field(default_factory=_Progress)
     kept_weights: dict[str, Tensor] = field(default_factory=dict)
 
@@ -101,23 +101,23 @@ def train(
     existing: Existing = "refuse",
     report: Report = silent,
 ) -> Classifier | Tagger:
-    """Train a classifier, or on tagged words a tagger, on a codebook; it is returned as it was at its best on dev.
+    """Train a classifier on a codebook, or a tagger on tagged words; returns the model with the best validation metric.
 
-    Without `dev`, one is taken from the training rows. With `out`, checkpoints are kept in that folder and the
-    finished model is written there; `existing` says what to do with an earlier run in it.
+    Without `dev`, a validation split is held back from the training rows. With `out`, checkpoints and the finished
+    model are written to that folder; `existing` says what to do with an earlier run in it.
     """
-    check_answers(data)
+    check_labels(data)
     if dev is None:
         if isinstance(data, Dataset) and data.targets is not None:
-            raise InputError("taught rows need a dev split held back before they were taught: give one")
+            raise InputError("rows with soft targets need a dev split that was held back before: give one")
         data, dev = held_back(data, settings.seed)  # type: ignore[type-var]
-        check_answers(data)  # what is left may be all alike
+        check_labels(data)  # the rows that are left may have one class
     if data.problem != dev.problem or type(data) is not type(dev):
         raise InputError(f"the training rows are for {data.problem}, the dev rows for {dev.problem}")
     architecture, accelerator = architecture or Architecture(), _accelerator(settings)
     dev = dev.relabelled(data.names)
 
-    # Before anything takes time; of several processes the first one writes.
+    # The folder is claimed before anything takes time; of several processes the main one writes.
     writes = out is not None and accelerator.is_main_process
     with claimed(Path(out), existing) if out is not None and writes else nullcontext():
         if isinstance(data, TaggedDataset):
@@ -134,7 +134,7 @@ def train(
 
 
 def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) -> Classifier | Tagger:
-    """Train with checkpoints in a folder, from the one there is, and put the finished model there."""
+    """Train with checkpoints in a folder, continuing from the last one, and write the finished model there."""
     main = run.accelerator.is_main_process
     if main:
         folder.begin(existing)
@@ -147,29 +147,32 @@ def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) 
     _loop(run, folder if main else None, report)
     predictor = _finish(run, report)
     if main:
-        metric = run.task.metric
-        found = predictor.model.config.about["dev"][metric]
-        folder.finish(predictor, {f"dev_{metric}": found, "steps": run.progress.step})
+        metric, about = run.task.metric, predictor.model.config.about
+        result = {f"dev_{metric}": about["dev"][metric], "steps": run.progress.step}
+        lexicon = {"lexicon": about["lexicon"]} if "lexicon" in about else {}
+        folder.finish(predictor, {**result, **lexicon})
     run.accelerator.wait_for_everyone()
     return predictor
 
 
 def _accelerator(settings: TrainingSettings) -> Accelerator:
     device = resolve_device(settings.device)
-    narrow = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if AcceleratorState._shared_state and AcceleratorState().distributed_type == DistributedType.NO:
-        AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run of this process may have used another
+        AcceleratorState._reset_state(
+            reset_partial_state=True
+        )  # an earlier run of this process may have used another device
     return Accelerator(
-        mixed_precision="bf16" if narrow else "no",
+        mixed_precision="bf16" if bf16 else "no",
         cpu=device.type == "cpu",
-        # Buffers never change, and their two-byte integers cannot be broadcast.
+        # Buffers do not change, and NCCL cannot broadcast their 16-bit integers.
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
 
 
 def _prepare(accelerator: Accelerator, task: Task, settings: TrainingSettings) -> _Run:
-    """The model, its optimizer and the rows on the device."""
-    settings = fitted(settings, task.data, float(task.texts.lengths.mean()))
+    """Make the model and its optimizer, and move the rows to the device."""
+    settings = fit_to_data(settings, task.data, float(task.texts.lengths.mean()))
     torch.manual_seed(settings.seed)
     model = task.make_model(settings)
     layer = model.ade.embedding
@@ -177,17 +180,17 @@ def _prepare(accelerator: Accelerator, task: Task, settings: TrainingSettings) -
     layer.weights.requires_grad_(settings.train_weights)
     model.to(accelerator.device)
 
-    adapter = _adapter(model, accelerator, settings)
-    record = None if adapter is None else False  # a recorded step would not see pairs move
-    stepper = Stepper(
+    pair_mover = _pair_mover(model, accelerator, settings)
+    record = None if pair_mover is None else False  # a CUDA graph would not see that pairs have moved
+    train_step = TrainStep(
         accelerator, model, settings.learning_rate, settings.weight_decay,
         task.texts.to(accelerator.device), task.labels.to(accelerator.device), record,
     )  # fmt: skip
     total = settings.steps or steps_of(settings, len(task.texts))
-    return _Run(settings, accelerator, task, model, stepper, adapter, total)
+    return _Run(settings, accelerator, task, model, train_step, pair_mover, total)
 
 
-def _adapter(model: AdePreTrainedModel, accelerator: Accelerator, settings: TrainingSettings) -> Adapter | None:
+def _pair_mover(model: AdePreTrainedModel, accelerator: Accelerator, settings: TrainingSettings) -> PairMover | None:
     if not settings.adapt:
         return None
     if not isinstance(model, AdeForSequenceClassification):
@@ -198,12 +201,12 @@ def _adapter(model: AdePreTrainedModel, accelerator: Accelerator, settings: Trai
     if not settings.train_weights or len(layer.table()) > DENSE_ANCHORS or model.config.attend == "anchors":
         raise InputError(f"--adapt needs trained weights, up to {DENSE_ANCHORS:,} anchors, and not --attend anchors")
     assert isinstance(layer, AnchorEmbedding)
-    return Adapter(layer)
+    return PairMover(layer)
 
 
 def _batches(run: _Run) -> Iterator[np.ndarray]:
-    """Row numbers of one step after another, from the step the run stands at."""
-    lengths, size = run.stepper.texts.lengths, run.settings.batch_size
+    """Row indices of each step, without end, from the step the run is at."""
+    lengths, size = run.train_step.texts.lengths, run.settings.batch_size
     per_epoch = -(-len(lengths) // size)
     while True:
         epoch, done = divmod(run.progress.step, per_epoch)
@@ -211,30 +214,30 @@ def _batches(run: _Run) -> Iterator[np.ndarray]:
 
 
 def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
-    """Step, validate now and then, keep what is best, until the steps are done or validation stays stale."""
+    """Train, validate `EVALUATIONS` times and keep the best weights, until the steps are done or improvement stops."""
     progress, every = run.progress, max(1, run.total // EVALUATIONS)
-    seen, began, sums = 0, time.perf_counter(), torch.zeros(2, device=run.accelerator.device)  # loss, hits
+    seen, began, sums = 0, time.perf_counter(), torch.zeros(2, device=run.accelerator.device)  # loss, correct
     metrics: dict[str, float] = {}
     for rows in _batches(run):
         if progress.step >= run.total or progress.stale >= PATIENCE:
             break
         seed = run.settings.seed * 1_000_003 + progress.step
-        sums += run.stepper.step(rows, seed, learning_rate(progress.step, run.total, run.settings))
+        sums += run.train_step.step(rows, seed, learning_rate(progress.step, run.total, run.settings))
         seen += len(rows)
         progress.step += 1
 
         validation = progress.step % every == 0 or progress.step == run.total
         if progress.step % 20 == 0 or validation:
-            loss, hits = (sums / seen).tolist()
+            loss, accuracy = (sums / seen).tolist()
             _check_finite(run, loss)
             metrics |= {"loss": loss, "rate": seen / (time.perf_counter() - began)}
-            metrics |= {} if run.stepper.problem == REGRESSION else {"accuracy": hits}
+            metrics |= {} if run.train_step.problem == REGRESSION else {"accuracy": accuracy}
             report("train", progress.step, run.total, metrics)
         if not validation:
             continue
 
-        if run.adapter is not None and 2 * progress.step <= run.total:
-            _move_pairs(run, run.adapter)
+        if run.pair_mover is not None and 2 * progress.step <= run.total:
+            _move_pairs(run, run.pair_mover)
         metrics |= {"step": progress.step, f"dev_{run.task.metric}": _validate(run), "best": progress.best}
         if folder is not None:
             folder.log(metrics)
@@ -243,37 +246,37 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
 
 
 def _finish(run: _Run, report: Report) -> Classifier | Tagger:
-    """The kept weights as a predictor."""
-    model = run.accelerator.unwrap_model(run.stepper.wrapped, keep_fp32_wrapper=False)
+    """Load the kept weights and make a predictor of the model."""
+    model = run.accelerator.unwrap_model(run.train_step.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
-    model = model if run.adapter is None else settled(model)
+    model = model if run.pair_mover is None else without_unused_anchors(model)
     return run.task.predictor(model.eval(), run.settings, run.progress.metrics, report)
 
 
 def _check_finite(run: _Run, *numbers: float) -> None:
-    """Stop a run that has diverged: a number of it is not finite."""
+    """Raise an error if a number is not finite: the run has diverged."""
     if not all(map(math.isfinite, numbers)):
         raise InputError(
-            f"training diverged: by step {run.progress.step} of {run.total} the loss or the weights are not finite "
-            f"numbers; try a lower learning rate than {run.settings.learning_rate:.2g}"
+            f"training diverged: by step {run.progress.step} of {run.total} the loss or the weights are not finite; "
+            f"try a lower learning rate than {run.settings.learning_rate:.2g}"
         )
 
 
-def _move_pairs(run: _Run, adapter: Adapter) -> None:
-    """Move pairs, with the moments AdamW keeps for their weights."""
-    moments = run.stepper.optimizer.state[adapter.layer.weights]
-    adapter.move([moments[name] for name in ("exp_avg", "exp_avg_sq")])
+def _move_pairs(run: _Run, pair_mover: PairMover) -> None:
+    """Move pairs together with AdamW's moments of their weights."""
+    moments = run.train_step.optimizer.state[pair_mover.layer.weights]
+    pair_mover.move([moments[name] for name in ("exp_avg", "exp_avg_sq")])
 
 
 def _validate(run: _Run) -> float:
-    """The metric on the validation rows; the weights are kept unless an earlier validation was better beyond chance.
+    """Validate; returns the metric, and keeps the weights if it is within one standard error of the best.
 
-    A few rows more or less on a small split say nothing, and the rate falls towards 0, so of validations within one
-    standard error of the best the last is the one to keep.
+    Differences below a standard error are noise, and later weights have seen a lower learning rate, so the last of the
+    weights that are about as good as the best is kept.
     """
     _check_finite(run, *torch.stack([p.detach().float().sum() for _, p in _trained(run)]).tolist())
     metrics = run.task.validate(run.model)
-    if run.accelerator.num_processes > 1:  # all decide as the first process does, or one would wait for the others
+    if run.accelerator.num_processes > 1:  # all must decide alike, or one would wait for the others
         metrics = broadcast_object_list([metrics])[0]
     progress, metric = run.progress, float(metrics[run.task.metric])
     _check_finite(run, metric)
@@ -291,23 +294,23 @@ def _trained(run: _Run) -> list[tuple[str, Tensor]]:
 
 
 def _moved(run: _Run) -> list[tuple[str, Tensor]]:
-    """What says whose the pairs are, where they move."""
-    if run.adapter is None:
+    """Buffers that assign pairs to tokens, if pairs move during training."""
+    if run.pair_mover is None:
         return []
-    return [(f"ade.embedding.{name}", getattr(run.adapter.layer, name)) for name in ("indices", "counts")]
+    return [(f"ade.embedding.{name}", getattr(run.pair_mover.layer, name)) for name in ("indices", "counts")]
 
 
 def _state(run: _Run) -> dict[str, Tensor]:
-    """Everything a step changes: the trained parameters and AdamW's moments of them."""
+    """Everything a step changes: the trained parameters and AdamW's moments."""
     state = {f"value.{name}": p.detach() for name, p in (*_trained(run), *_moved(run))}
     for name, parameter in _trained(run):
-        state |= {f"{kind}.{name}": moment for kind, moment in run.stepper.optimizer.state[parameter].items()}
+        state |= {f"{kind}.{name}": moment for kind, moment in run.train_step.optimizer.state[parameter].items()}
     return state
 
 
 @torch.no_grad()
 def _restore(run: _Run, folder: RunFolder) -> None:
-    """Take over the last checkpoint of a folder, where there is one."""
+    """Restore the last checkpoint of a folder, if there is one."""
     loaded = folder.load()
     if run.accelerator.is_main_process:
         folder.forget_after(0 if loaded is None else loaded[0]["step"])
@@ -320,13 +323,13 @@ def _restore(run: _Run, folder: RunFolder) -> None:
         buffer.copy_(state[f"value.{name}"])
     for name, parameter in _trained(run):
         parameter.copy_(state[f"value.{name}"])
-        run.stepper.optimizer.state[parameter] = {
+        run.train_step.optimizer.state[parameter] = {
             kind: state[f"{kind}.{name}"].to(run.accelerator.device) for kind in ("step", "exp_avg", "exp_avg_sq")
         }
 
 
 def _identity(run: _Run, codebook: Codebook, architecture: Architecture) -> dict[str, object]:
-    """What makes two runs the same run."""
+    """Settings and hashes of data and codebook: two runs with the same identity are the same run."""
     digest = hashlib.sha256()
     for array in run.task.fingerprint():
         digest.update(np.ascontiguousarray(array).tobytes())

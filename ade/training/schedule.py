@@ -1,4 +1,4 @@
-"""A training run fitted to its data: what is held back, the rate, the noise, the steps, what each class counts."""
+"""Settings that depend on the data: the validation split, learning rate, dropout, number of steps, class weights."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -11,14 +11,14 @@ from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
 from ade.settings import EPOCHS, TrainingSettings
 
-TAUGHT_EPOCHS = EPOCHS / 4  # passes over taught rows, which are many and hard to learn by heart
-MOST_FOR_CLASSES = 5.0  # times the rate, however many classes
-DEV_SHARE, DEV_ROWS = 0.05, 2000  # what is held back from train where no dev split is given
+SOFT_TARGET_EPOCHS = EPOCHS / 4  # epochs over rows with soft targets: there are many, and they overfit less
+MAX_RATE_FACTOR = 5.0  # of the learning rate, for many classes
+DEV_SHARE, DEV_ROWS = 0.05, 2000  # fraction and maximum number of training rows held back for validation
 Rows = TypeVar("Rows", Dataset, TaggedDataset)
 
 
-def check_answers(data: Dataset | TaggedDataset) -> None:
-    """Refuse data that leaves nothing to learn."""
+def check_labels(data: Dataset | TaggedDataset) -> None:
+    """Refuse data without rows, or whose labels are all the same."""
     if len(data) == 0:
         raise InputError("there is nothing to learn from: the data has no rows")
     if data.problem == REGRESSION:
@@ -26,56 +26,64 @@ def check_answers(data: Dataset | TaggedDataset) -> None:
         if len(data) < 2 or np.ptp(data.labels) == 0:
             raise InputError("training needs numbers that differ, the data has one")
     elif data.problem == SINGLE:
-        answers = data.labels if isinstance(data, Dataset) else np.concatenate(data.tags)
-        if len(np.unique(answers)) < 2:
-            raise InputError(f"training needs at least two classes, the data has {len(np.unique(answers))}")
+        classes = len(np.unique(_class_ids(data)))
+        if classes < 2:
+            raise InputError(f"training needs at least two classes, the data has {classes}")
+
+
+def _class_ids(data: Dataset | TaggedDataset) -> np.ndarray:
+    """The class of each row, or of each word."""
+    return data.labels if isinstance(data, Dataset) else np.concatenate(data.tags)
 
 
 def held_back(data: Rows, seed: int) -> tuple[Rows, Rows]:
-    """The rows to train on, and a dev split taken from them."""
+    """Split rows at random into training rows and a validation split."""
     rest, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), seed)
     if len(dev) == 0 or len(rest) == 0:
         raise InputError("no class has two rows, so no dev split can be held back; give one or more rows")
     return rest, dev
 
 
-def fitted(settings: TrainingSettings, data: Dataset | TaggedDataset, mean_length: float) -> TrainingSettings:
-    """The settings fitted to a data set.
+def fit_to_data(settings: TrainingSettings, data: Dataset | TaggedDataset, mean_length: float) -> TrainingSettings:
+    """Settings adapted to a dataset, if `settings.fit_to_data`; `mean_length` is the mean number of tokens per text.
 
-    Many classes bear a higher rate, short texts less token dropout, few rows more dropout, taught rows half the noise.
-    How many steps there are follows from the rows, unless epochs or steps were asked for.
+    More classes get a higher learning rate, shorter texts less token dropout, fewer rows more dropout, soft targets
+    half of both. The number of steps follows from the rows, unless epochs or steps are given.
     """
     if not settings.fit_to_data:
         return settings
+
     rate = settings.learning_rate
     if data.problem != REGRESSION:
-        rate *= min(MOST_FOR_CLASSES, (len(data.names) / 4) ** 0.8)
-    hidden = settings.token_dropout * min(1.0, mean_length / 40)
+        rate *= min(MAX_RATE_FACTOR, (len(data.names) / 4) ** 0.8)
+
+    token_dropout = settings.token_dropout * min(1.0, mean_length / 40)
     if isinstance(data, Dataset) and data.targets is not None:
-        hidden, dropout = hidden / 2, settings.dropout / 2
+        token_dropout, dropout = token_dropout / 2, settings.dropout / 2
     else:
-        more = settings.dropout * max(1.0, 20_000 / len(data)) ** 0.5
-        dropout = min(max(0.4, settings.dropout), more)
-    asked = settings.epochs is not None or settings.steps > 0
-    steps = settings.steps if asked else _fitting_steps(settings, data)
-    return replace(settings, learning_rate=rate, token_dropout=hidden, dropout=dropout, steps=steps)
+        for_few_rows = settings.dropout * max(1.0, 20_000 / len(data)) ** 0.5
+        dropout = min(max(0.4, settings.dropout), for_few_rows)
+
+    given = settings.epochs is not None or settings.steps > 0
+    steps = settings.steps if given else _choose_steps(settings, data)
+    return replace(settings, learning_rate=rate, token_dropout=token_dropout, dropout=dropout, steps=steps)
 
 
-def _fitting_steps(settings: TrainingSettings, data: Dataset | TaggedDataset) -> int:
-    """As many steps as the rows with a label need: few rows more than the usual passes give them.
+def _choose_steps(settings: TrainingSettings, data: Dataset | TaggedDataset) -> int:
+    """The default number of epochs over the labelled rows in steps, but at least some hundred steps.
 
-    What a teacher has added to them costs `TAUGHT_EPOCHS` passes over all, where that is more.
+    With soft targets also at least `SOFT_TARGET_EPOCHS` over all rows, those without a label included.
     """
-    rows, taught = len(data), False
+    labelled, soft = len(data), False
     if isinstance(data, Dataset):
-        rows, taught = len(data) if data.labelled is None else data.labelled, data.targets is not None
-    fewest = min(1000, max(200, rows / 4)) * max(1.0, len(data.names) / 6) ** 0.4
-    more = steps_of(replace(settings, epochs=TAUGHT_EPOCHS), len(data)) if taught else 0
-    return max(round(fewest), steps_of(settings, rows), more)
+        labelled, soft = len(data) if data.labelled is None else data.labelled, data.targets is not None
+    minimum = min(1000, max(200, labelled / 4)) * max(1.0, len(data.names) / 6) ** 0.4
+    soft_steps = steps_of(replace(settings, epochs=SOFT_TARGET_EPOCHS), len(data)) if soft else 0
+    return max(round(minimum), steps_of(settings, labelled), soft_steps)
 
 
 def steps_of(settings: TrainingSettings, rows: int) -> int:
-    """Optimizer steps in the asked or usual number of passes over the rows."""
+    """Optimizer steps in the given or default number of epochs over the rows."""
     epochs = EPOCHS if settings.epochs is None else settings.epochs
     return max(1, round(epochs * rows / settings.batch_size))
 
@@ -87,15 +95,18 @@ def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
 
 
 def class_weights(data: Dataset | TaggedDataset, settings: TrainingSettings) -> list[float] | None:
-    """How much each class counts, so that all count alike; several labels: a mark against all that are missing."""
+    """Balanced class weights as in scikit-learn; for multi-label data, negatives per positive of each label.
+
+    None if `settings.class_weights` is none.
+    """
     if settings.class_weights == "none":
         return None
     if data.problem == REGRESSION:
         raise InputError("class weights are for classes; numbers have none")
     if data.problem == MULTI:
         assert isinstance(data, Dataset)
-        marks = data.labels.sum(0)
-        return ((len(data) - marks) / np.maximum(marks, 1)).clip(1e-3, 1e3).tolist()
-    answers = data.labels if isinstance(data, Dataset) else np.concatenate(data.tags)
-    counts = np.bincount(answers, minlength=len(data.names))
-    return (len(answers) / (np.maximum(counts, 1) * (counts > 0).sum())).tolist()
+        positives = data.labels.sum(0)
+        return ((len(data) - positives) / np.maximum(positives, 1)).clip(1e-3, 1e3).tolist()
+    classes = _class_ids(data)
+    counts = np.bincount(classes, minlength=len(data.names))
+    return (len(classes) / (np.maximum(counts, 1) * (counts > 0).sum())).tolist()

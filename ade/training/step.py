@@ -1,8 +1,8 @@
-"""One optimizer step after another; on one GPU each shape of batch is recorded as a CUDA graph, then replayed.
+"""Optimizer steps; on a single GPU the step for each batch shape is captured as a CUDA graph and replayed.
 
-A step of a small model is some hundred launches, each shorter than the launching: replayed as a graph they leave no
-gaps. A batch is cut out of the tokens on the device, inside the graph, so that all that travels for a step is where its
-texts begin, how long they are, and the rate.
+A step of a small model is some hundred kernels that run faster than they are launched; a graph launches them at once.
+The graph also cuts the batch out of the token ids on the device, so that a step transfers only the starts and lengths
+of its texts and the learning rate.
 """
 
 from typing import NamedTuple
@@ -17,20 +17,20 @@ from ade.data.batches import Encoded
 from ade.data.conll import UNLABELLED
 from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD, REGRESSION
 
-CLIP = 1.0  # largest norm of the gradient
-BUCKET = 16  # lengths are padded to a multiple of this where steps are recorded
+MAX_NORM = 1.0  # gradients are clipped to this norm
+BUCKET = 16  # with CUDA graphs, lengths are padded to a multiple of this
 
 
-class _Recorded(NamedTuple):
-    """A graph, where it reads and where it writes."""
+class _Captured(NamedTuple):
+    """A CUDA graph with its input and output tensors."""
 
     graph: "torch.cuda.CUDAGraph"
     place: Tensor
     sums: Tensor
 
 
-class Stepper:
-    """A model and its optimizer on the rows they learn from."""
+class TrainStep:
+    """Runs optimizer steps of a model on tokenized texts that stay on the device."""
 
     def __init__(
         self,
@@ -42,20 +42,22 @@ class Stepper:
         labels: Tensor | Encoded,
         record: bool | None = None,
     ) -> None:
-        """`labels` are the texts', (n,) or (n, C), or their tokens'; `record` None records steps where they can be."""
+        """`labels` are (n,) or (n, C), one per text, or one per token; `record` None uses CUDA graphs if possible."""
         self.accelerator, self.texts, self.labels = accelerator, texts, labels
         self.problem = model.config.problem_type
-        alone = accelerator.device.type == "cuda" and accelerator.num_processes == 1
-        self.record = alone and model.config.attend != "anchors" if record is None else record
-        # A recorded step reads the rate where it was recorded; `anchors` has shapes that only the device knows.
+        # The shapes of `attend="anchors"` depend on the tokens, so they are not known when a graph is captured.
+        single_gpu = accelerator.device.type == "cuda" and accelerator.num_processes == 1
+        self.record = single_gpu and model.config.attend != "anchors" if record is None else record
+
+        # A graph reads the learning rate from a tensor: a number would be captured as a constant.
         rate = torch.tensor(learning_rate, device=accelerator.device) if self.record else learning_rate
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         adamw = torch.optim.AdamW(trained, rate, weight_decay=weight_decay, fused=True, capturable=self.record)
         self.wrapped, self.optimizer = accelerator.prepare(model, adamw)
-        self._seen: dict[tuple[int, int], _Recorded | None] = {}
+        self._captured: dict[tuple[int, int], _Captured | None] = {}  # by batch shape; None after its first step
 
     def step(self, rows: np.ndarray, seed: int, rate: float) -> Tensor:
-        """Learn from these rows; several processes share them. Returns summed loss and right answers, on the device."""
+        """One step on rows, shared by all processes; returns summed loss and correct predictions (2,) on the device."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         rows = rows[rank::world] if len(rows) >= world else rows
         torch.manual_seed(seed * world + rank)
@@ -65,29 +67,33 @@ class Stepper:
             else:
                 group["lr"] = rate
         self.wrapped.train()
+
         length = int(self.texts.lengths[rows].max())
         place = torch.from_numpy(np.vstack([self.texts.spans(rows), rows]))  # (3, B)
         if not self.record:
-            return self._learn(place.to(self.accelerator.device), length) * world
+            return self._run(place.to(self.accelerator.device), length) * world
+
         length = -(-length // BUCKET) * BUCKET
         shape = (len(rows), length)
-        if shape not in self._seen:  # the first time as it is: memory is taken, libraries make themselves ready
-            self._seen[shape] = None
-            return self._learn(place.to(self.accelerator.device), length)
-        recorded = self._seen[shape] or self._recorded(place, length)
-        recorded.place.copy_(place, non_blocking=True)
-        recorded.graph.replay()
-        return recorded.sums
+        if shape not in self._captured:  # a shape's first step is a warm-up, which allocates memory, as CUDA asks for
+            self._captured[shape] = None
+            return self._run(place.to(self.accelerator.device), length)
+        captured = self._captured[shape] or self._capture(place, length)
+        captured.place.copy_(place, non_blocking=True)
+        captured.graph.replay()
+        return captured.sums
 
-    def _recorded(self, place: Tensor, length: int) -> _Recorded:
+    def _capture(self, place: Tensor, length: int) -> _Captured:
+        """Capture the graph of a batch shape; all graphs share one memory pool."""
         graph, place = torch.cuda.CUDAGraph(), place.to(self.accelerator.device)
-        others = [each.graph.pool() for each in self._seen.values() if each is not None]
-        with torch.cuda.graph(graph, pool=others[0] if others else None):
-            sums = self._learn(place, length)
-        made = self._seen[place.shape[1], length] = _Recorded(graph, place, sums)
-        return made
+        pools = [each.graph.pool() for each in self._captured.values() if each is not None]
+        with torch.cuda.graph(graph, pool=pools[0] if pools else None):
+            sums = self._run(place, length)
+        captured = self._captured[place.shape[1], length] = _Captured(graph, place, sums)
+        return captured
 
-    def _learn(self, place: Tensor, length: int) -> Tensor:
+    def _run(self, place: Tensor, length: int) -> Tensor:
+        """Forward, backward and optimizer step on texts at `place` (3, B): start, length and row of each."""
         self.optimizer.zero_grad()
         ids, mask = self.texts.gather(place[:2], length)
         if isinstance(self.labels, Encoded):
@@ -96,19 +102,19 @@ class Stepper:
             labels = self.labels[place[2]]
         output = self.wrapped(ids, mask, labels)
         self.accelerator.backward(output.loss)
-        self.accelerator.clip_grad_norm_(self.wrapped.parameters(), CLIP)
+        self.accelerator.clip_grad_norm_(self.wrapped.parameters(), MAX_NORM)
         self.optimizer.step()
-        share = _right(output.logits.detach(), labels, self.problem)
-        return torch.stack([output.loss.detach(), share]) * len(labels)  # (2,)
+        accuracy = _accuracy(output.logits.detach(), labels, self.problem)
+        return torch.stack([output.loss.detach(), accuracy]) * len(labels)  # (2,)
 
 
-def _right(logits: Tensor, labels: Tensor, problem: str | None) -> Tensor:
-    """The share of answers that are right; of numbers, none."""
+def _accuracy(logits: Tensor, labels: Tensor, problem: str | None) -> Tensor:
+    """The fraction of correct predictions; 0 for regression."""
     if problem == REGRESSION:
         return logits.new_zeros(())
     if problem == MULTI:
         return ((logits >= MULTI_LABEL_LOGIT) == (labels >= MULTI_LABEL_THRESHOLD)).float().mean()
     if labels.is_floating_point():
         labels = labels.argmax(1)
-    known = labels != UNLABELLED
-    return ((logits.argmax(-1) == labels) & known).sum() / known.sum().clamp(min=1)
+    labelled = labels != UNLABELLED
+    return ((logits.argmax(-1) == labels) & labelled).sum() / labelled.sum().clamp(min=1)

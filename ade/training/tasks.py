@@ -1,7 +1,7 @@
-"""What a run learns: labels of texts, or tags of words.
+"""The two training tasks: labels of texts, and tags of words.
 
-A task holds the encoded rows and knows how to make the model, validate it and turn it into a predictor; the loop
-knows neither texts nor words.
+A task holds the tokenized rows and knows how to make the model, validate it and turn it into a predictor. The training
+loop is the same for both.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings
-from ade.training.lexicon_fit import Ragged, Validation, fit_lexicon
+from ade.training.lexicon_fit import Fitted, Ragged, Validation, fit_lexicon
 from ade.training.schedule import class_weights
 
 
@@ -34,13 +34,14 @@ class TextTask:
         self, codebook: Codebook, data: Dataset, dev: Dataset, architecture: Architecture, report: Report
     ) -> None:
         self.codebook, self.data, self.dev, self.architecture = codebook, data, dev, architecture
-        longest = WINDOWS * architecture.max_tokens
-        self.whole = encode(codebook.tokenizer, data.texts, longest, report)
-        self.texts = self.whole.first(architecture.max_tokens)  # attention is trained on the first window
-        self.dev_texts = encode(codebook.tokenizer, dev.texts, longest)
+        max_length = WINDOWS * architecture.max_tokens
+        self.whole = encode(codebook.tokenizer, data.texts, max_length, report)
+        self.texts = self.whole.first(architecture.max_tokens)  # the model is trained on the first window of a text
+        self.dev_texts = encode(codebook.tokenizer, dev.texts, max_length)
         self.metric = EVALUATIONS[dev.problem].best_by
-        self.mean, self.deviation = 0.0, 1.0  # numbers are learned with mean 0 and deviation 1
 
+        # Regression targets are standardised to mean 0 and standard deviation 1.
+        self.mean, self.deviation = 0.0, 1.0
         labels = data.labels if data.targets is None else data.targets
         if data.problem == REGRESSION:
             self.mean, self.deviation = float(labels.mean()), float(labels.std())
@@ -48,12 +49,12 @@ class TextTask:
         self.labels: Tensor | Encoded = torch.from_numpy(labels.astype(np.float32) if data.problem == MULTI else labels)
 
     def make_model(self, settings: TrainingSettings) -> AdeForSequenceClassification:
-        """A fresh model."""
-        more = _config_of(self.codebook, self.data, settings) | {"problem_type": self.data.problem}
-        return AdeForSequenceClassification.from_codebook(self.codebook, self.data.names, self.architecture, **more)
+        """An untrained model."""
+        config = _config_of(self.codebook, self.data, settings) | {"problem_type": self.data.problem}
+        return AdeForSequenceClassification.from_codebook(self.codebook, self.data.names, self.architecture, **config)
 
     def validate(self, model: AdeForSequenceClassification) -> dict[str, Any]:
-        """Metrics on the validation rows of a model that is being trained."""
+        """Metrics of a model on the validation rows."""
         return evaluate_scores(self.dev, self._dev_scores(model), self.dev.names).as_dict()
 
     def _dev_scores(self, model: AdeForSequenceClassification) -> np.ndarray:
@@ -62,43 +63,57 @@ class TextTask:
     def predictor(
         self, model: AdeForSequenceClassification, settings: TrainingSettings, metrics: dict[str, Any], report: Report
     ) -> Classifier:
-        """The trained model as a classifier, with a lexicon where that helps.
+        """The trained model as a classifier, with a lexicon if it lowers the validation loss.
 
-        `metrics` are those of the model on the validation rows.
+        `metrics` are the model's on the validation rows; with a lexicon they are computed again.
         """
-        scores = self._dev_scores(model) if settings.lexicon else None
+        config = model.config
+        scores = self._dev_scores(model) if settings.lexicon else None  # before the model scales its outputs itself
         if self.data.problem == REGRESSION:
-            model.config.scale = [self.mean, self.deviation]
+            config.scale = [self.mean, self.deviation]
         if scores is not None:
-            metrics = evaluate_scores(self.dev, self._add_lexicon(model, scores, report), self.dev.names).as_dict()
-        model.config.about["dev"] = metrics
+            fitted = self._fit_lexicon(model, scores, report)
+            config.about["lexicon"] = {"entries": 0}
+            if fitted is not None:
+                scores = self._add_lexicon(model, fitted, scores)
+                metrics = evaluate_scores(self.dev, scores, self.dev.names).as_dict()
+        config.about["dev"] = metrics
         return Classifier(model.packed(), self.codebook.tokenizer)
 
-    def _add_lexicon(self, model: AdeForSequenceClassification, scores: np.ndarray, report: Report) -> np.ndarray:
-        """Fit a lexicon beside the model and attach it where it helps; the scores of the validation rows after that."""
-        count = len(self.data) if self.data.labelled is None else self.data.labelled  # a teacher may have added rows
-        offsets = self.whole.offsets[: count + 1]
+    def _fit_lexicon(self, model: AdeForSequenceClassification, scores: np.ndarray, report: Report) -> Fitted | None:
+        """A lexicon fitted to the labels, or to soft targets where there are any and they suit better; None if none
+        lowers the validation loss. `scores` are the model's on the validation rows."""
+        labelled = len(self.data) if self.data.labelled is None else self.data.labelled  # rows of a teacher come after
+        offsets = self.whole.offsets[: labelled + 1]
         texts = Ragged(self.whole.ids[: offsets[-1]].cpu().numpy(), offsets)
-        held = Ragged(self.dev_texts.ids.cpu().numpy(), self.dev_texts.offsets)
-        validation = Validation(held, self.dev.labels, scores)
-        targets = [self.data.labels] if self.data.targets is None else [self.data.labels, self.data.targets]
-        problem, vocabulary = self.data.problem, self.codebook.vocabulary
-        found = [
-            fit_lexicon(
-                texts, each[:count], problem, validation, vocabulary, model.device, model.config.class_weights, report
-            )
-            for each in targets
-        ]
-        fitted = min((each for each in found if each is not None), key=lambda each: each.loss, default=None)
-        if fitted is None:
-            return scores
+        validation = Validation(self._ragged_dev_texts(), self.dev.labels, scores)
+
+        def fit(targets: np.ndarray) -> Fitted | None:
+            return fit_lexicon(
+                texts, targets[:labelled], self.data.problem, validation, self.codebook.vocabulary, model.device,
+                model.config.class_weights, report,
+            )  # fmt: skip
+
+        candidates = [fit(self.data.labels)]
+        if self.data.targets is not None:
+            candidates.append(fit(self.data.targets))
+        return min((each for each in candidates if each is not None), key=lambda each: each.loss, default=None)
+
+    def _add_lexicon(self, model: AdeForSequenceClassification, fitted: Fitted, scores: np.ndarray) -> np.ndarray:
+        """Attach a lexicon to the model; returns the validation rows' scores after that."""
         model.attach_lexicon(fitted.shape, fitted.arrays)
-        if problem == REGRESSION:  # a mixture of both: the model's share is multiplied into its scale
+        model.config.about["lexicon"] = {
+            "entries": fitted.shape.entries, "weight": round(fitted.weight, 4), "bytes": fitted.nbytes
+        }  # fmt: skip
+        if self.data.problem == REGRESSION:  # an average of both: the model's share is multiplied into its scale
             model.config.scale = [fitted.model_weight * self.mean, fitted.model_weight * self.deviation]
-        return fitted.model_weight * scores + fitted.lexicon().logits(*held)
+        return fitted.model_weight * scores + fitted.lexicon().logits(*self._ragged_dev_texts())
+
+    def _ragged_dev_texts(self) -> Ragged:
+        return Ragged(self.dev_texts.ids.cpu().numpy(), self.dev_texts.offsets)
 
     def fingerprint(self) -> Iterator[np.ndarray]:
-        """Everything that tells one data set from another."""
+        """Arrays that differ if the datasets differ, to hash."""
         assert isinstance(self.labels, Tensor)
         yield from (self.whole.ids.cpu().numpy(), self.labels.cpu().numpy(), self.dev_texts.ids.cpu().numpy())
         yield from (np.array([name.encode() for name in self.dev.names]), self.dev.labels)
@@ -122,23 +137,23 @@ class TagTask:
         self.metric = TagEvaluation.best_by
 
     def make_model(self, settings: TrainingSettings) -> AdeForTokenClassification:
-        """A fresh model."""
-        more = _config_of(self.codebook, self.data, settings)
-        return AdeForTokenClassification.from_codebook(self.codebook, self.data.names, self.architecture, **more)
+        """An untrained model."""
+        config = _config_of(self.codebook, self.data, settings)
+        return AdeForTokenClassification.from_codebook(self.codebook, self.data.names, self.architecture, **config)
 
     def validate(self, model: AdeForTokenClassification) -> dict[str, Any]:
-        """Metrics on the validation sentences."""
+        """Metrics of a model on the validation sentences."""
         return evaluate_tagger(Tagger(model, self.codebook.tokenizer), self.dev).as_dict()
 
     def predictor(
         self, model: AdeForTokenClassification, settings: TrainingSettings, metrics: dict[str, Any], report: Report
     ) -> Tagger:
-        """The trained model as a tagger; `metrics` are those on the validation sentences."""
+        """The trained model as a tagger; `metrics` are the model's on the validation sentences."""
         model.config.about["dev"] = metrics
         return Tagger(model.packed(), self.codebook.tokenizer)
 
     def fingerprint(self) -> Iterator[np.ndarray]:
-        """Everything that tells one data set from another."""
+        """Arrays that differ if the datasets differ, to hash."""
         assert isinstance(self.labels, Encoded)
         yield from (self.texts.ids.cpu().numpy(), self.labels.ids.cpu().numpy())
         yield np.array([name.encode() for name in self.dev.names])
@@ -150,8 +165,9 @@ Task = TextTask | TagTask
 
 
 def _config_of(codebook: Codebook, data: Dataset | TaggedDataset, settings: TrainingSettings) -> dict[str, Any]:
-    """What the config says beside the codebook's shape: regularisation, class weights, and where the model is from."""
-    known = {name: codebook.about.get(name) for name in ("teacher", "license", "cosine")}
-    about = {name: value for name, value in {**known, "data": data.name, "rows": len(data)}.items() if value}
-    noise = {name: getattr(settings, name) for name in ("dropout", "token_dropout", "position_scale")}
-    return {**noise, "class_weights": class_weights(data, settings), "about": about}
+    """Fields of the model's config that follow from the settings and the data: dropout, class weights, `about`."""
+    provenance = {name: codebook.about.get(name) for name in ("teacher", "license", "cosine")}
+    provenance |= {"data": data.name, "rows": len(data)}
+    about = {name: value for name, value in provenance.items() if value}
+    regularisation = {name: getattr(settings, name) for name in ("dropout", "token_dropout", "position_scale")}
+    return {**regularisation, "class_weights": class_weights(data, settings), "about": about}

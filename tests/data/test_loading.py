@@ -86,11 +86,11 @@ def test_a_hub_data_set_keeps_its_label_names(tmp_path, monkeypatch):
     rows = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, 1]}, features=features)
     (tmp_path / "repo" / "data").mkdir(parents=True)
     rows.to_parquet(tmp_path / "repo" / "data" / "train-00000-of-00001.parquet")
-    found = data._from_hub(str(tmp_path / "repo"), "train", data.Columns("text", "label"))
+    found = data._from_hub(str(tmp_path / "repo"), "train", data.Schema("text", "label"))
     assert list(found.texts) == ["a", "b", "c"]
     assert [found.names[i] for i in found.labels] == ["yes", "no", "yes"]
     with pytest.raises(InputError, match="no split 'dev'"):
-        data._from_hub(str(tmp_path / "repo"), "dev", data.Columns("text", "label"))
+        data._from_hub(str(tmp_path / "repo"), "dev", data.Schema("text", "label"))
 
 
 def test_splits_of_a_folder(tmp_path):
@@ -190,7 +190,7 @@ def test_a_hub_data_set_with_several_labels_keeps_their_names(tmp_path, monkeypa
     rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [[1, 0], []]}, features=features)
     (tmp_path / "repo").mkdir()
     rows.to_parquet(tmp_path / "repo" / "train.parquet")
-    found = data._from_hub(str(tmp_path / "repo"), "train", data.Columns("text", "label"))
+    found = data._from_hub(str(tmp_path / "repo"), "train", data.Schema("text", "label"))
     assert found.names == ("no", "yes", "perhaps")
     assert found.labels.tolist() == [[True, True, False], [False] * 3]
 

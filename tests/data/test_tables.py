@@ -160,7 +160,7 @@ def test_what_is_cached_is_read_again_and_never_stale(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     path.write_text("text,label\na,x\nb,y\n")
     assert list(load_dataset(path).texts) == ["a", "b"]
-    monkeypatch.setattr(tables, "_gathered", None)  # nothing is gathered a second time
+    monkeypatch.setattr(tables, "_to_table", None)  # nothing is gathered a second time
     assert list(load_dataset(path).texts) == ["a", "b"]
     monkeypatch.undo()
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))

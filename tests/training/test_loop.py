@@ -17,8 +17,8 @@ from ade.training import checkpoints, tasks
 from ade.training import loop as training
 from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN
 from ade.training.loop import train
-from ade.training.schedule import fitted, learning_rate, steps_of
-from ade.training.step import Stepper
+from ade.training.schedule import fit_to_data, learning_rate, steps_of
+from ade.training.step import TrainStep
 
 QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, lexicon=False, device="cpu")
 
@@ -42,29 +42,29 @@ def of_size(rows: int, classes: int, targets: np.ndarray | None = None) -> Datas
 
 
 def test_settings_fit_themselves_to_the_data():
-    settings = fitted(STRONG, of_size(30_000, 16), mean_length=20)
+    settings = fit_to_data(STRONG, of_size(30_000, 16), mean_length=20)
     assert settings.learning_rate == pytest.approx(4**0.8 * STRONG.learning_rate)
-    assert fitted(STRONG, of_size(30_000, 1000), mean_length=20).learning_rate == pytest.approx(3.5e-3)
+    assert fit_to_data(STRONG, of_size(30_000, 1000), mean_length=20).learning_rate == pytest.approx(3.5e-3)
     assert settings.token_dropout == pytest.approx(STRONG.token_dropout / 2)
     assert settings.dropout == STRONG.dropout
     assert settings.steps == 8 * 30_000 / 64
-    assert fitted(PAPER, of_size(100, 16), mean_length=20) == PAPER
+    assert fit_to_data(PAPER, of_size(100, 16), mean_length=20) == PAPER
 
 
 def test_few_rows_get_more_steps_and_more_dropout():
-    few, some = (fitted(STRONG, of_size(rows, 4), mean_length=40) for rows in (32, 5_000))
+    few, some = (fit_to_data(STRONG, of_size(rows, 4), mean_length=40) for rows in (32, 5_000))
     assert (few.steps, some.steps) == (200, 1000)
     assert few.dropout == 0.4
     assert STRONG.dropout < some.dropout <= 0.4
-    assert fitted(STRONG, of_size(5_000, 77), mean_length=40).steps > 2000
-    assert fitted(replace(STRONG, steps=7), of_size(32, 4), mean_length=40).steps == 7
+    assert fit_to_data(STRONG, of_size(5_000, 77), mean_length=40).steps > 2000
+    assert fit_to_data(replace(STRONG, steps=7), of_size(32, 4), mean_length=40).steps == 7
 
 
 @pytest.mark.parametrize("epochs", [7.0, 8.0, 9.0])
 def test_epochs_that_were_asked_for_stand(epochs):
     """Whatever their number: 8, which the preset takes, is not another way to leave them out."""
     for rows in (of_size(64, 4), taught_of_size(64, 64)):
-        settings = fitted(replace(STRONG, epochs=epochs), rows, mean_length=40)
+        settings = fit_to_data(replace(STRONG, epochs=epochs), rows, mean_length=40)
         assert settings.steps == 0
         assert steps_of(settings, len(rows)) == epochs
     assert steps_of(STRONG, 6_400) == 800
@@ -77,20 +77,20 @@ def taught_of_size(labelled: int, rows: int, classes: int = 4) -> Dataset:
 
 def test_taught_rows_get_as_many_steps_as_untaught_ones_and_less_noise():
     for labelled in (32, 5_000, 30_000):
-        plain = fitted(STRONG, of_size(labelled, 4), mean_length=40)
-        alone = fitted(STRONG, taught_of_size(labelled, labelled), mean_length=40)
+        plain = fit_to_data(STRONG, of_size(labelled, 4), mean_length=40)
+        alone = fit_to_data(STRONG, taught_of_size(labelled, labelled), mean_length=40)
         assert alone.steps == plain.steps  # no variants: nothing more to learn from, nothing less either
-        assert fitted(STRONG, taught_of_size(labelled, 2 * labelled), mean_length=40).steps == plain.steps
+        assert fit_to_data(STRONG, taught_of_size(labelled, 2 * labelled), mean_length=40).steps == plain.steps
     assert alone.dropout == STRONG.dropout / 2
     assert alone.token_dropout == STRONG.token_dropout / 2
 
 
 def test_many_variants_get_a_quarter_of_the_passes():
-    settings = fitted(STRONG, taught_of_size(16_000, 320_000), mean_length=40)
+    settings = fit_to_data(STRONG, taught_of_size(16_000, 320_000), mean_length=40)
     assert settings.steps == 2 * 320_000 / 64
     part = taught_of_size(16_000, 320_000).take(np.arange(8_000, 168_000))
     assert (part.labelled, len(part)) == (8_000, 160_000)
-    assert fitted(STRONG, part, mean_length=40).steps == 2 * 160_000 / 64
+    assert fit_to_data(STRONG, part, mean_length=40).steps == 2 * 160_000 / 64
 
 
 def test_soft_targets_are_what_is_learned(codebook, topics):
@@ -116,13 +116,13 @@ def test_a_run_that_diverges_stops_and_says_so(attend, codebook, topics, tmp_pat
 def test_weights_that_are_not_finite_stop_a_run_before_they_are_kept(codebook, topics, tmp_path, monkeypatch):
     """The loss is that of the step before: the weights are looked at, too."""
 
-    def spoiled(self, *arguments, step=Stepper.step):
+    def spoiled(self, *arguments, step=TrainStep.step):
         found = step(self, *arguments)
         with torch.no_grad():
             self.wrapped.classifier.weight[0, 0] = float("nan")
         return torch.ones_like(found)
 
-    monkeypatch.setattr(Stepper, "step", spoiled)
+    monkeypatch.setattr(TrainStep, "step", spoiled)
     with pytest.raises(InputError, match="diverged: by step 3 of 60"):
         train(codebook, topics, settings=QUICK, out=tmp_path / "run")
     assert not (tmp_path / "run" / LAST).exists()

@@ -14,7 +14,7 @@ from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.settings import Architecture, TrainingSettings
 from ade.training.loop import train
-from ade.training.move_pairs import Adapter, settled
+from ade.training.move_pairs import PairMover, without_unused_anchors
 from tests.conftest import ragged_codebook
 
 SHORT = TrainingSettings(steps=80, batch_size=16, learning_rate=3e-3, adapt=True, lexicon=False)
@@ -31,17 +31,17 @@ def pairs(layer: AnchorEmbedding) -> dict[tuple[int, int], float]:
 
 def test_a_pair_goes_where_it_is_asked_for():
     layer = layer_of([3, 1, 2, 3])
-    adapter = Adapter(layer)
+    mover = PairMover(layer)
     with torch.no_grad():
         layer.weights.copy_(torch.tensor([1.0, 0.9, 0.001, 1.0, 1.0, 0.8, 1.0, 0.7, 0.6]))
     before = pairs(layer)
     moment = torch.arange(9.0)
     owned = {anchor for token, anchor in before if token == 1}
     free = next(anchor for anchor in range(6) if anchor not in owned)
-    adapter.asked[1, free], adapter.asked[2, :] = -5.0, 0.1
+    mover.gradient[1, free], mover.gradient[2, :] = -5.0, 0.1
     for anchor in owned:
-        adapter.asked[1, anchor] = 100.0  # what it has already
-    assert adapter.move([moment]) == 1
+        mover.gradient[1, anchor] = 100.0  # what it has already
+    assert mover.move([moment]) == 1
     after = pairs(layer)
     assert layer.counts.tolist() == [2, 2, 2, 3]
     assert set(after) - set(before) == {(1, free)}
@@ -54,27 +54,27 @@ def test_a_pair_goes_where_it_is_asked_for():
             assert old == list(before).index(pair)
         else:
             assert old == 0
-    assert adapter.asked.abs().sum() == 0
+    assert mover.gradient.abs().sum() == 0
 
 
 def test_nothing_moves_where_all_pairs_matter_or_nobody_asks():
     layer = layer_of([2, 2, 2])
     with torch.no_grad():
         layer.weights.fill_(1.0)
-    adapter = Adapter(layer)
-    adapter.asked.fill_(1.0)
-    assert adapter.move([]) == 0
+    mover = PairMover(layer)
+    mover.gradient.fill_(1.0)
+    assert mover.move([]) == 0
     with torch.no_grad():
         layer.weights[1] = 1e-4
-    assert adapter.move([]) == 0  # nobody has asked since
+    assert mover.move([]) == 0  # nobody has asked since
 
 
 def test_what_is_asked_for_is_the_gradient():
     layer = layer_of([2, 3, 1])
-    adapter, ids, pull = Adapter(layer), torch.tensor([2, 0, 2]), torch.randn(3, 8)
+    mover, ids, pull = PairMover(layer), torch.tensor([2, 0, 2]), torch.randn(3, 8)
     (layer.compose(ids) * pull).sum().backward()
     expected = torch.zeros(3, 6).index_add(0, ids, pull @ layer.anchors.detach().T)
-    assert torch.allclose(adapter.asked, expected, atol=1e-5)
+    assert torch.allclose(mover.gradient, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -109,7 +109,7 @@ def test_training_moves_pairs_and_goes_on_as_if_never_interrupted(codebook, topi
 def test_a_packed_model_grows_by_no_bit(most):
     book = replace(ragged_codebook([most, 1, 2, 1], anchors=200), packing=Packing())
     model = AdeForSequenceClassification.from_codebook(book, "ab", Architecture(heads=2))
-    room = Adapter(model.ade.embedding).layer.max_pairs
+    room = PairMover(model.ade.embedding).layer.max_pairs
     assert room >= most
     assert (room + 1).bit_length() == (most + 1).bit_length() < (room + 2).bit_length()
 
@@ -119,7 +119,7 @@ def test_anchors_nobody_uses_are_left_out():
     model = AdeForSequenceClassification.from_codebook(book, "abc", Architecture(heads=2)).eval()
     with torch.no_grad():
         model.ade.embedding.indices[model.ade.embedding.indices == 4] = 5
-    small = settled(model)
+    small = without_unused_anchors(model)
     used = len(set(model.ade.embedding.indices.tolist()))
     assert small.config.anchors == len(small.ade.embedding.anchors) == used < 9
     texts = Encoded(torch.tensor([0, 3, 2, 1, 1, 2], dtype=torch.int32), np.array([0, 4, 6]))
@@ -139,9 +139,9 @@ def test_a_token_of_weight_zero_keeps_a_pair():
     layer = layer_of([2, 3, 2])
     with torch.no_grad():
         layer.weights[:2] = 0
-    adapter = Adapter(layer)
-    adapter.asked.fill_(1.0)
-    adapter.move([])
+    mover = PairMover(layer)
+    mover.gradient.fill_(1.0)
+    mover.move([])
     assert layer.counts.min() >= 1
 
 
@@ -158,13 +158,13 @@ def faint(counts: list[int], packing: Packing | None = None, anchors: int = 6) -
 
 def test_a_token_that_is_full_is_given_no_pair():
     layer = faint([1, 4, 2])
-    adapter = Adapter(layer)
+    mover = PairMover(layer)
     layer.max_pairs = 4
     with torch.no_grad():
         layer.weights[1:5] = 1.0  # all four of the second token matter
-    adapter.asked[1] = 100.0
-    adapter.asked[0] = 1.0
-    assert adapter.move([]) == 1
+    mover.gradient[1] = 100.0
+    mover.gradient[0] = 1.0
+    assert mover.move([]) == 1
     assert layer.counts.tolist() == [2, 4, 1]
 
 
@@ -172,38 +172,38 @@ def test_a_token_whose_row_is_kept_whole_is_given_no_pair_and_its_anchor_goes_to
     layer = faint([1, 1, 3], Packing(shared=5, fine=1))
     with torch.no_grad():
         layer.indices.copy_(torch.tensor([0, 5, 1, 2, 3]))  # the second token has the row of its own
-    adapter = Adapter(layer)
-    adapter.asked[1] = 100.0
-    adapter.asked[0, 5] = 50.0
-    adapter.asked[0, 4] = 1.0
-    assert adapter.move([]) == 1
+    mover = PairMover(layer)
+    mover.gradient[1] = 100.0
+    mover.gradient[0, 5] = 50.0
+    mover.gradient[0, 4] = 1.0
+    assert mover.move([]) == 1
     assert set(pairs(layer)) >= {(0, 0), (0, 4), (1, 5), (2, 1)}
     assert layer.counts.tolist() == [2, 1, 2]
 
 
 def test_no_more_than_a_twentieth_of_the_pairs_moves_at_a_time():
     layer = faint([5] * 40, anchors=12)
-    adapter = Adapter(layer)
-    adapter.asked.fill_(1.0)
-    assert adapter.move([]) == 10  # of 200 pairs, 160 of which do not matter
+    mover = PairMover(layer)
+    mover.gradient.fill_(1.0)
+    assert mover.move([]) == 10  # of 200 pairs, 160 of which do not matter
     assert int(layer.counts.sum()) == 200
 
 
 def test_the_tokens_that_ask_most_are_served_first_however_little_they_ask():
     layer = faint([5] * 40, anchors=12)
-    adapter = Adapter(layer)
-    adapter.asked.copy_(torch.linspace(1e-4, 1e-3, 40).roll(13).unsqueeze(1).expand(40, 12))
-    most = set(adapter.asked[:, 0].argsort(descending=True)[:10].tolist())
+    mover = PairMover(layer)
+    mover.gradient.copy_(torch.linspace(1e-4, 1e-3, 40).roll(13).unsqueeze(1).expand(40, 12))
+    most = set(mover.gradient[:, 0].argsort(descending=True)[:10].tolist())
     before = set(pairs(layer))
-    assert adapter.move([]) == 10
+    assert mover.move([]) == 10
     assert {token for token, _ in set(pairs(layer)) - before} == most
 
 
 def test_of_few_pairs_one_moves_at_a_time():
     layer = faint([3, 3, 1, 1])
-    adapter = Adapter(layer)
-    adapter.asked[2:] = 1.0
-    assert adapter.move([]) == 1  # a twentieth of eight is less than one
+    mover = PairMover(layer)
+    mover.gradient[2:] = 1.0
+    assert mover.move([]) == 1  # a twentieth of eight is less than one
 
 
 @pytest.mark.parametrize(("bits", "largest"), [(4, 0.5 / 7), (3, 0.5 / 3), (0, 0.02)])
@@ -212,6 +212,6 @@ def test_a_pair_moves_only_where_its_weight_rounds_to_nothing(bits, largest):
         layer = faint([2, 1], Packing(weight_bits=bits) if bits else None)
         with torch.no_grad():
             layer.weights.copy_(torch.tensor([-2.0, 2 * share, 1.0]))
-        adapter = Adapter(layer)
-        adapter.asked[1] = 1.0
-        assert adapter.move([]) == moves
+        mover = PairMover(layer)
+        mover.gradient[1] = 1.0
+        assert mover.move([]) == moves

@@ -9,7 +9,7 @@ from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
 from ade.errors import InputError
 from ade.settings import STRONG
-from ade.training.schedule import class_weights, fitted, held_back, learning_rate, steps_of
+from ade.training.schedule import class_weights, fit_to_data, held_back, learning_rate, steps_of
 
 BALANCED = replace(STRONG, class_weights="balanced")
 
@@ -23,7 +23,7 @@ def of_size(rows: int, classes: int) -> Dataset:
     [(32, 2, 200), (800, 6, 200), (2_000, 2, 500), (4_000, 6, 1000), (7_999, 2, 1000), (400, 12, round(200 * 2**0.4))],
 )
 def test_few_rows_get_a_quarter_of_them_in_steps_more_for_more_than_six_classes(rows, classes, steps):
-    assert fitted(STRONG, of_size(rows, classes), mean_length=40).steps == steps
+    assert fit_to_data(STRONG, of_size(rows, classes), mean_length=40).steps == steps
 
 
 def test_there_is_at_least_one_step():

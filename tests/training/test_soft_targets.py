@@ -57,7 +57,7 @@ def test_opinions_are_the_encoders_own(encoder, topics):
 def test_it_is_asked_once(encoder, topics, tmp_path, monkeypatch):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
     first = teacher.probabilities(topics.texts[:20])
-    monkeypatch.setattr(LabelTeacher, "_ask", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(LabelTeacher, "_predict", lambda *_: pytest.fail("asked again"))
     assert np.allclose(LabelTeacher.load(encoder, NAMES, "cpu").probabilities(topics.texts[:20]), first, atol=1e-3)
     assert len(list((tmp_path / "cache").iterdir())) == 1
     with pytest.raises(pytest.fail.Exception, match="asked again"):

@@ -1,0 +1,110 @@
+"""The verbs that use a trained model: `ade evaluate` and `ade predict`."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ade.cli import display
+from ade.cli.options import Device, Json, LabelColumn, Model, TextColumn, lines_of, show
+from ade.data.problems import TAGGER
+from ade.errors import InputError
+from ade.files import kind_of
+
+if TYPE_CHECKING:
+    from ade.data.problems import Tagged
+    from ade.predictor import Predictor
+
+
+def evaluate(
+    model: Model,
+    data: Annotated[str, typer.Option(help="Dataset: a file, a folder, a hub name, or 'wordnet'.", show_default=False)],
+    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    text_column: TextColumn = "text",
+    label_column: LabelColumn = "label",
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Evaluate a model on labelled texts.
+
+    Single-label models: accuracy, macro F1, precision, recall and the confusion matrix. Multi-label models, regression
+    models and taggers have metrics of their own.
+    """
+    from ade.classifier import Classifier, Tagger
+    from ade.data.conll import is_tagged, load_tagged
+    from ade.data.loading import load_dataset
+    from ade.evaluation import MAX_CONFUSION_LABELS, Evaluation
+
+    if kind_of(model) == TAGGER:
+        result = evaluate_predictor(Tagger.load(model, device), load_tagged(data, split))
+    else:
+        if is_tagged(data, split):
+            raise InputError(f"{data}: words with a tag each, but {model} labels texts")
+        classifier = Classifier.load(model, device)
+        dataset = load_dataset(data, split, text_column, label_column, classifier.problem)
+        result = evaluate_predictor(classifier, dataset)
+
+    metrics = result.as_dict()
+    if isinstance(result, Evaluation):
+        metrics["labels"] = list(result.names)
+        if len(result.names) <= MAX_CONFUSION_LABELS:
+            metrics["confusion"] = result.confusion.tolist()
+        else:
+            metrics["confusion_counts"] = result.counts.tolist()
+    show(metrics, as_json, lambda to: display.print_evaluation(to, result))
+
+
+def evaluate_predictor(predictor: Any, data: Any) -> Any:
+    """Metrics of a classifier or a tagger on a dataset of its kind."""
+    from ade.classifier import Tagger
+    from ade.evaluation import evaluate, evaluate_tagger
+
+    return evaluate_tagger(predictor, data) if isinstance(predictor, Tagger) else evaluate(predictor, data)
+
+
+def predict(
+    model: Model,
+    file: Annotated[str, typer.Argument(help="Text file with one text per line; - is standard input.")] = "-",
+    device: Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Print label and probability for each line.
+
+    Lines are read as a stream, so files may have any length. A tagger prints a word and its tag per line.
+    """
+    with lines_of(file) as lines:
+        if kind_of(model) == TAGGER:
+            predictions: Iterator[Any] = _tag_lines(model, device, lines)
+        else:
+            predictions = _load_predictor(model, device).stream(lines)
+
+        if as_json:
+            print(json.dumps({"predictions": [each._asdict() for each in predictions]}))
+            return
+        try:
+            for each in predictions:
+                sys.stdout.write(display.format_prediction(each))
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader of our output, as `head`, has stopped early
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tag_lines(model: Path, device: str, lines: Iterator[str]) -> "Iterator[Tagged]":
+    from ade.classifier import Tagger
+
+    yield from Tagger.load(model, device).stream(lines)
+
+
+def _load_predictor(model: Path, device: str) -> "Predictor":
+    """On the CPU the numpy runtime, which loads no torch; on other devices the PyTorch model."""
+    if device == "cpu":
+        from ade.runtime.runtime import Runtime
+
+        return Runtime.load(model)
+    from ade.classifier import Classifier
+
+    return Classifier.load(model, device)
