@@ -1,4 +1,5 @@
-# make run: the main job. make test: linter, types, tests. Both set up what they need first.
+# make run: distil, train, evaluate and inspect on embedded data. make test: linter, type checker, tests. Both set up the
+# environment in .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
@@ -21,7 +22,7 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
 
-# What meets transformers, on the oldest release we support.
+# The tests that use transformers, on its oldest supported release.
 OLDEST := build/oldest
 $(OLDEST): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
@@ -37,13 +38,13 @@ TEACHERS ?= teachers
 bench-quick: $(STAMP)
 	$(BIN)/python -m benchmarks reproduce --quick --data-dir $(DATA) --teachers-dir $(TEACHERS) --device cpu
 
-# Pages and plots from benchmarks/results; the sentences in them are checked against the records.
+# Tables and plots from benchmarks/results; every sentence under a table is checked against the records.
 report: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks report
 	$(BIN)/python -m benchmarks report --check
 
-# The site: build/site.
+# The documentation site, in build/site.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

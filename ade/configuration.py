@@ -62,15 +62,16 @@ class AdeConfig(PretrainedConfig):
         self.scale = scale  # of a regression: mean and standard deviation of its targets, to undo standardisation
         self.about = about or {}  # teacher, data and metrics, for the model card
 
-        if attend not in ATTEND:
-            raise InputError(f"attend must be one of {', '.join(ATTEND)}, not '{attend}'")
-        if positions not in POSITIONS:
-            raise InputError(f"positions must be one of {', '.join(POSITIONS)}, not '{positions}'")
-        if pooling not in POOLING:
-            raise InputError(f"pooling must be one of {', '.join(POOLING)}, not '{pooling}'")
-        if hidden_size % self.num_attention_heads:
-            raise InputError(f"dimension {hidden_size} is not divisible by {self.num_attention_heads} heads")
+        self._check()
         super().__init__(**kwargs)
+
+    def _check(self) -> None:
+        for name, allowed in (("attend", ATTEND), ("positions", POSITIONS), ("pooling", POOLING)):
+            given = getattr(self, name)
+            if given not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, not '{given}'")
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(f"dimension {self.hidden_size} is not divisible by {self.num_attention_heads} heads")
 
 
 def _default_heads(dim: int) -> int:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from ade.codebook import Codebook
 from ade.lexicon import Lexicon, LexiconShape, unpack
 from ade.packing import format as packing
+from ade.packing.bits import layer_weight
 from ade.packing.format import Packing, Shape
 from ade.packing.pairs import pair_slots
 
@@ -284,7 +285,7 @@ class LexiconLayer(nn.Module):
 
 
 def rounded(rows: Tensor, bits: int) -> Tensor:
-    """Round rows as `packing.quantised` will; gradients pass through unchanged."""
+    """Round rows as `bits.quantised` will; gradients pass through unchanged."""
     with torch.no_grad():
         if bits == 16:
             near = rows.half().float()
@@ -321,7 +322,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to (..., inputs)."""
-        return F.linear(x, packing.layer_weight(self.weight, self.scales, self.inputs).to(x.dtype), self.bias)
+        return F.linear(x, layer_weight(self.weight, self.scales, self.inputs).to(x.dtype), self.bias)
 
 
 def linear(inputs: int, outputs: int, bits: int, packed: bool) -> nn.Module:

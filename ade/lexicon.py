@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ade.errors import InputError
-from ade.packing.format import PAD, Shape, pack_bits, read_bits
+from ade.packing.bits import WORD_BYTES, pack_bits, read_bits
+from ade.packing.format import Shape
 from ade.packing.pairs import PackedPairs
 
 IDF_BITS = 4
@@ -42,9 +43,9 @@ class LexiconShape:
         """Return type and shape of every array except those of the class scores."""
         high = self.entries + (key_range(self.vocabulary) >> self.low_bits) + 1
         return {
-            "keys_low": ("uint8", (-(-self.entries * self.low_bits // 8) + PAD,)),
+            "keys_low": ("uint8", (-(-self.entries * self.low_bits // 8) + WORD_BYTES,)),
             "keys_high": ("uint8", (-(-high // 8),)),
-            "idf": ("uint8", (-(-self.entries * IDF_BITS // 8) + PAD,)),
+            "idf": ("uint8", (-(-self.entries * IDF_BITS // 8) + WORD_BYTES,)),
             "idf_range": ("float32", (2,)),
             "bias": ("float32", (Shape(**self.scores).dim,)),
         }
@@ -117,7 +118,7 @@ def pack_keys(keys: np.ndarray, shape: LexiconShape) -> dict[str, np.ndarray]:
     low, high = keys & ((1 << shape.low_bits) - 1), keys >> shape.low_bits
     marks = np.zeros(8 * shape.arrays()["keys_high"][1][0], np.uint8)
     marks[high + np.arange(len(keys))] = 1
-    stream = pack_bits(low, shape.low_bits) if shape.low_bits else np.zeros(PAD, np.uint8)
+    stream = pack_bits(low, shape.low_bits) if shape.low_bits else np.zeros(WORD_BYTES, np.uint8)
     return {"keys_low": stream, "keys_high": np.packbits(marks, bitorder="little")}
 
 

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 from ade.codebook import Codebook
 from ade.configuration import AdeConfig
 from ade.embedding import AnchorEmbedding, PackedLinear
-from ade.packing.format import Packing, check, pack, pack_layer
+from ade.packing.bits import pack_layer
+from ade.packing.format import Packing, check, pack
 from ade.settings import Architecture
 
 

@@ -100,7 +100,7 @@ class TrainingSettings:
         metadata={"help": "move pairs to the tokens whose gradients are largest; their total number stays"},
     )
     lexicon: bool = field(
-        default=True, metadata={"help": "add n-gram scores to the model's where this lowers the validation loss"}
+        default=True, metadata={"help": "add n-gram scores to the model's where this improves validation"}
     )
     class_weights: str = field(
         default="none", metadata={"help": "none, or balanced: weight classes by the inverse of their frequency"}

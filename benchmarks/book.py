@@ -4,14 +4,13 @@ from typing import Any
 
 from ade.evaluation import spread
 from benchmarks.records import FP32, Run
-from benchmarks.tables import runs_of
+from benchmarks.tables import EVERY, runs_of
 
 Record = dict[str, Any]
 NAMES = {
     "ag_news": "AG News",
     "dbpedia_14": "DBpedia-14",
     "wordnet": "WordNet glosses",
-    "wordnet (wordllama)": "WordNet glosses (wordllama)",
     "sst2": "SST-2",
     "trec": "TREC",
     "banking77": "Banking77",
@@ -22,6 +21,7 @@ NAMES = {
     "model2vec": "model2vec (MiniLM) + classifier",
     "minilm-l6": "MiniLM-L6, fine-tuned whole",
 }
+NAMES |= {f"{data} (wordllama)": f"{NAMES[data]} (wordllama)" for data in EVERY}
 SHORT = {
     "tfidf": "TF-IDF + SVM",
     "nbsvm": "NB-SVM",

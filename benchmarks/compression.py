@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
+from ade.packing.bits import from_half, quantised
 from ade.packing.budget import zipf
-from ade.packing.format import from_half, quantised
 from ade.progress import Report, silent
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher, load_teacher

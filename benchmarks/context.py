@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ade.classifier import Classifier
 from ade.errors import InputError
-from ade.inspector.words import read
+from ade.inspector.reading import read
 from ade.progress import Report
 from ade.settings import Architecture
 from ade.training.loop import train

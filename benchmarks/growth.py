@@ -14,12 +14,12 @@ from ade.data.tokenize import tokenize
 from ade.errors import InputError
 from ade.model import AdeForSequenceClassification
 from ade.progress import Report
-from ade.runtime.projection import Projection, groups
+from ade.runtime.projection import Projection, groups_by_size
 from ade.runtime.runtime import Runtime
 from ade.settings import Architecture
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import Run
-from benchmarks.speed import fold, random_codebook
+from benchmarks.speed import projection_of, random_codebook
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
@@ -75,7 +75,7 @@ def _resident() -> int:
 def _folded(codebook: Any, attend: str, labels: int) -> Projection:
     names = [str(i) for i in range(labels)]
     model = AdeForSequenceClassification.from_codebook(codebook, names, Architecture(attend=attend))  # type: ignore[arg-type]
-    return fold(model)
+    return projection_of(model)
 
 
 def _each(attend: str, anchors: int, pairs: int, length: int) -> float:
@@ -112,11 +112,11 @@ def stages(runtime: Runtime, texts: list[str]) -> dict[str, float]:
     if source is None:
         raise InputError("the texts have more token types than the cache holds")
     lengths = np.diff(offsets)
-    for chosen in groups(lengths):
+    for chosen in groups_by_size(lengths):
         elements, real = lap(
             "gather, add positions", partial(projection.elements, source, offsets[chosen], lengths[chosen])
         )
-        lap("attention", partial(projection.heard, elements, real))
-        lap("attention, gates, pooling", partial(projection.pooled, elements, real))
+        lap("attention", partial(projection.attention_output, elements, real))
+        lap("attention, gates, pooling", partial(projection.class_scores, elements, real))
     taken["gates, pooling"] = max(0.0, taken.pop("attention, gates, pooling") - taken["attention"])
     return taken

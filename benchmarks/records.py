@@ -22,7 +22,7 @@ PACKAGES = (
     "fasttext",
     "model2vec",
     "triton",
-    "fastapi",
+    "starlette",
     "uvicorn",
     "httptools",
     "uvloop",

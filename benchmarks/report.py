@@ -21,6 +21,7 @@ PLOTS = {
     "latency": "plots/stages.png",
 }
 SECTIONS: dict[str, Callable[[Book], str]] = {name: getattr(sections, name) for name in TABLES}
+OVERVIEW = "overview"  # drawn in the README alone
 
 
 def pages(found: list[Record]) -> dict[Path, str]:
@@ -36,7 +37,7 @@ def pages(found: list[Record]) -> dict[Path, str]:
     written = {ROOT / "benchmarks" / "README.md": "\n\n".join(body) + "\n"}
 
     front = (ROOT / "README.md").read_text("utf8")
-    for name, text in drawn.items():
+    for name, text in {**drawn, OVERVIEW: sections.overview(book)}.items():
         begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
         if begin in front:
             before, rest = front.split(begin, 1)

@@ -3,8 +3,9 @@
 from benchmarks import paper
 from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, size_of
 from benchmarks.records import FP32, INT8, LIMIT
-from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, TABLES
+from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, TABLES
 
+OVERVIEW = ("ADE", "ADE, taught", "tfidf", "fasttext", "model2vec", "minilm-l6")  # columns of the README's table
 CLOSENESS = {
     "cosine": "mean cosine",
     "weighted_cosine": "cosine by frequency",
@@ -74,6 +75,17 @@ def accuracy(book: Book) -> str:
         costs.append([NAMES[data], count, *(_size(found) for found in cells)])
     header[0] = "accuracy"
     return f"{markdown(header, figures)}\n\n{markdown(['size, tokenizer included', *header[1:]], costs)}"
+
+
+def overview(book: Book) -> str:
+    """The README's table: accuracy and size of the models that most readers choose between, with one teacher."""
+    asked = TABLES["accuracy"]()
+    header = ["accuracy, size", *(SHORT.get(name, name) for name in OVERVIEW)]
+    rows = []
+    for data in EVERY:
+        cells = [book.of(asked[data][name]) for name in OVERVIEW]
+        rows.append([NAMES[data], *(f"{percent(found)}, {_size(found)}" if found else "-" for found in cells)])
+    return markdown(header, rows)
 
 
 def _size(found: list[Record]) -> str:

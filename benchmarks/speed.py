@@ -19,9 +19,11 @@ from ade.distillation import distill
 from ade.embedding import AnchorEmbedding
 from ade.model import AdeForSequenceClassification
 from ade.progress import Report
-from ade.runtime.gpu import Accelerated
-from ade.runtime.projection import Projection, TypeCache
+from ade.runtime.gpu import GpuModel
+from ade.runtime.projection import Projection
 from ade.runtime.runtime import Runtime
+from ade.runtime.tables import fold
+from ade.runtime.type_cache import TypeCache
 from ade.settings import Architecture, DistillationSettings
 from ade.teachers import Teacher
 from ade.training.loop import train
@@ -100,7 +102,7 @@ def run_latency(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
         model = make().to(device).eval()
         measured[name] = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
         if isinstance(model, AdeForSequenceClassification):
-            folded = fold(model)
+            folded = projection_of(model)
             measured[name]["projected"] = timed(_projected(folded, ids, device), device)
             if device.type == "cpu" and model.config.attend != "anchors":  # anchors keep no rows of tokens
                 measured[name]["projected_cold"] = timed(_cold(folded, ids), device)
@@ -115,9 +117,9 @@ def _random_ids(batch: int, length: int) -> Tensor:
     return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def fold(model: AdeForSequenceClassification) -> Projection:
+def projection_of(model: AdeForSequenceClassification) -> Projection:
     """The model as tables."""
-    return Projection(model.config.to_dict(), model.arrays())
+    return Projection(fold(model.config.to_dict(), model.arrays()))
 
 
 @torch.inference_mode()
@@ -137,7 +139,7 @@ def _projected(folded: Projection, ids: Tensor, device: torch.device) -> Callabl
     if device.type == "cpu":
         runtime = Runtime(folded, random_codebook(4, 2, 1, 8).tokenizer, tuple("abcd"))
         return partial(runtime.scores, ids.flatten().numpy(), np.arange(0, batch * length + 1, length))
-    fast = Accelerated(folded, device, torch.bfloat16)
+    fast = GpuModel(folded.tables, device, torch.bfloat16)
     lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
     return torch.inference_mode()(partial(fast.scores, ids.int().to(device), lengths))
 
@@ -163,9 +165,11 @@ def _large(folded: Projection, ids: Tensor, device: torch.device) -> dict[str, f
     """A batch that fills the device, and what it must at least read and multiply."""
     found = timed(_projected(folded, ids, device), device)
     batch, length = ids.shape
-    element = 2 * len(folded.matrix)  # bytes of a row of B in bfloat16, each token's read once
-    products = 2 * length * length * (folded.dim + folded.heads * folded.value)  # of a text: scores, what is heard
-    gates = 2 * length * folded.dim * len(folded.anchors) if folded.attend == "gated" else 0
+    tables = folded.tables
+    element = 2 * tables.columns.projected  # bytes of a row of B in bfloat16, each token's read once
+    values = tables.options.heads * tables.value_width
+    products = 2 * length * length * (tables.dim + values)  # of a text: attention scores, attention output
+    gates = 2 * length * tables.dim * len(tables.anchor_rows) if tables.options.gated else 0
     found |= {f"{name} ms": spent for name, spent in _stages(_projected(folded, ids, device)).items()}
     return {**found, "texts": batch, "bytes": batch * length * (element + 4), "flops": batch * (products + gates)}
 

@@ -26,6 +26,7 @@ from ade.progress import Report, quiet
 from ade.runtime.dispatch import CACHED_TYPES
 from ade.runtime.projection import Projection
 from ade.runtime.runtime import Runtime
+from ade.runtime.tables import fold
 from ade.settings import Architecture
 from benchmarks.accuracy import Places, codebook_for, load_rows
 from benchmarks.records import FP32, INT8, LIMIT, Run
@@ -104,7 +105,7 @@ def _ours(codebook: Codebook, names: Sequence[str]) -> dict[str, System]:
 
 def _projected(model: AdeForSequenceClassification, codebook: Codebook, names: Sequence[str]) -> System:
     """What `Classifier` and `Runtime` run on a CPU; anchors keep no rows of tokens, so they are never cold."""
-    folded = Projection(model.config.to_dict(), model.arrays(), CACHED_TYPES)
+    folded = Projection(fold(model.config.to_dict(), model.arrays()), CACHED_TYPES)
     predict = Runtime(folded, codebook.tokenizer, tuple(names)).predict
     slow = model.config.attend == "anchors"
     return System(predict, None if slow else folded, slow)

@@ -1,5 +1,6 @@
-"""Pages of the site that are made from the code and the records: the commands' own help, the tables and plots."""
+"""Pages of the site that are generated: the help of every command, the tables and plots of the recorded runs."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,21 @@ ROOT = Path(__file__).parent.parent
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is not written by hand."""
-    results = (ROOT / "benchmarks" / "README.md").read_text("utf8")
-    files.append(File.generated(config, "results.md", content=results))
+    """Add the generated pages."""
+    files.append(File.generated(config, "results.md", content=results()))
     files.append(File.generated(config, "commands.md", content=commands()))
     for plot in sorted((ROOT / "benchmarks" / "plots").glob("*.png")):
         files.append(File.generated(config, f"plots/{plot.name}", abs_src_path=str(plot)))
     return files
+
+
+def results() -> str:
+    """The generated tables; those that pages link to and that have no records yet are named at the end."""
+    page = (ROOT / "benchmarks" / "README.md").read_text("utf8")
+    texts = (path.read_text("utf8") for path in sorted((ROOT / "docs").glob("*.md")))
+    linked = sorted({name for text in texts for name in re.findall(r"results\.md#(\w+)", text)})
+    missing = [name for name in linked if f"\n## {name}\n" not in page]
+    return page + "".join(f"\n## {name}\n\nNo records yet.\n" for name in missing)
 
 
 def commands() -> str:

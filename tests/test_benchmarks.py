@@ -207,6 +207,14 @@ def test_all_tables_have_runs_and_sections():
         assert runs_of(name), name
 
 
+def test_the_overview_has_accuracy_and_size_in_a_cell():
+    key = TABLES["accuracy"]()["trec"]["tfidf"][0].key
+    assert "98." not in sections.overview(Book([]))
+    assert "| TREC | - | - | 98.77, 1.0 MB |" in sections.overview(
+        Book([{"key": key, "figures": {"accuracy": 0.98765, "bytes": 1e6}}])
+    )
+
+
 def test_settings_are_searched_one_after_the_other():
     grid = {"a": (1, 2, 3), "b": ("x", "y")}
     tried = []
@@ -293,7 +301,7 @@ def test_throughput_is_measured_warm_and_cold():
 def test_cold_means_that_no_row_is_kept():
     codebook = speed.random_codebook(200, 20, 4, 64)
     model = AdeForSequenceClassification.from_codebook(codebook, "ab", Architecture(attend="tokens"))
-    folded = speed.fold(model)
+    folded = speed.projection_of(model)
     ids, offsets = np.arange(100), np.array([0, 100])
     first = folded.logits(ids, offsets)
     folded.logits(ids, offsets)

@@ -1,5 +1,6 @@
 """The site builds without a warning, and every command it shows is one the command line knows, flag by flag."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -49,6 +50,44 @@ def test_a_benchmark_that_is_shown_exists(page, line):
     assert done.exit_code == 0, done.output
     for flag in re.findall(r"(?<!\S)\[?(--[a-z-]+)", line):
         assert flag in done.output, f"{page}: '{line}' has {flag}, which '{verb}' does not know"
+
+
+NAMED = sorted(
+    {
+        (page.name, name)
+        for page in PAGES
+        for quoted in re.findall(r"`([^`\n]+)`", page.read_text("utf8"))
+        for name in re.findall(r"^(?:ade|tests|benchmarks|examples)/[\w/.]+$", quoted)
+    }
+)
+
+
+@pytest.mark.parametrize(("page", "name"), NAMED)
+def test_a_file_that_is_named_exists(page, name):
+    assert (ROOT / name).exists(), f"{page} names {name}"
+
+
+CODE = sorted(
+    {
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(r"`(ade(?:\.[A-Za-z_]+)+)(?:\([^`]*)?`", page.read_text("utf8"))
+    }
+)
+
+
+@pytest.mark.parametrize(("page", "name"), CODE)
+def test_a_name_in_the_package_that_is_shown_exists(page, name):
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            assert hasattr(found, part), f"{page} shows {name}"
+            found = getattr(found, part)
+        return
 
 
 def test_the_site_builds_and_lists_every_verb(tmp_path):

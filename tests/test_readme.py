@@ -1,14 +1,21 @@
-"""What the README shows works: its Python runs, its commands exist, its figures are the recorded ones."""
+"""What the README shows works: its Python runs, its commands exist, its map and its numbers are true."""
 
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.test_architecture import imported_on_loading, modules
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf8")
+CHAINS = {
+    tuple(re.findall(r"ade\.[\w.]+", chain))
+    for chain in re.findall(r"^ade\.[\w.]+(?:\s+-> ade\.[\w.]+)+$", README, re.MULTILINE)
+}
 
 
 def test_the_python_runs(tmp_path):
@@ -36,7 +43,23 @@ def test_the_commands_exist(verb, ade):
     assert "--json" in out
 
 
-def test_the_figures_are_the_recorded_ones():
+def longest_chain(module: str) -> list[str]:
+    """The longest chain of imports between our modules that starts with this one."""
+    others = sorted(imported_on_loading(module) & set(modules()) - {module})
+    return [f"ade.{module}", *max((longest_chain(other) for other in others), key=len, default=[])]
+
+
+@pytest.mark.parametrize(("verb", "module"), [("predict", "runtime.runtime"), ("train", "training.loop")])
+def test_the_longest_chain_of_imports_is_the_one_shown(verb, module):
+    shown = {chain[chain.index(f"ade.{module}") :] for chain in CHAINS if f"ade.{module}" in chain}
+    (chain,) = shown
+    for one, other in pairwise(chain):
+        assert other.removeprefix("ade.") in imported_on_loading(one.removeprefix("ade."))
+    longest = longest_chain(module)
+    assert len(chain) == len(longest), f"the longest of 'ade {verb}' is {' -> '.join(longest)}"
+
+
+def test_the_numbers_are_the_recorded_ones():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "report", "--check"], capture_output=True, text=True, cwd=ROOT, check=False
     )

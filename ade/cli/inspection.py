@@ -51,7 +51,8 @@ def inspect_verb(
 def _show_words(source: Path, codebook: bool, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
     from ade.classifier import Classifier
     from ade.codebook import Codebook
-    from ade.inspector.words import codebook_of, inspect_in_context, inspect_words
+    from ade.inspector.reading import inspect_in_context
+    from ade.inspector.words import codebook_of, inspect_words
 
     if codebook:
         found = inspect_words(Codebook.load(source), words, nearest)

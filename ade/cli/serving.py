@@ -55,8 +55,8 @@ def serve(
     """
     from ade.files import kind_of
     from ade.runtime.runtime import Runtime
-    from ade.service.app import service
-    from ade.service.server import address_of, bound
+    from ade.service.app import create_app
+    from ade.service.server import bind_socket, url_of
     from ade.service.server import serve as run_server
 
     def inspector() -> "Inspector":
@@ -75,12 +75,7 @@ def serve(
         raise InputError(f"{model}: a tagger, and only classifiers and regression models are served")
     if access_log:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    with bound(host, port) as bound_socket:
-        address = address_of(bound_socket)
-        run_server(
-            service(Runtime.load(model), service_settings, inspector),
-            bound_socket,
-            ready,
-            service_settings.max_bytes,
-            access_log,
-        )
+    with bind_socket(host, port) as bound:
+        address = url_of(bound)
+        app = create_app(Runtime.load(model), service_settings, inspector)
+        run_server(app, bound, ready, service_settings.max_bytes, access_log)

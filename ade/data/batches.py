@@ -1,7 +1,7 @@
-"""Texts -> token ids, kept end to end in one array, and batches of texts of about the same length.
+"""Token ids of many texts in one array, and batches of texts of similar length.
 
-Short texts are not padded to long ones, and a batch is cut out of the array by a handful of tensor
-operations on whichever device holds it: no Python loop over texts or tokens.
+Short texts are not padded to the length of long ones, and a batch is made from the array by a few tensor operations on
+whichever device holds it: no Python loop over texts or tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from ade.progress import Report, silent
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of many texts, one after the other; text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
+    """Token ids of texts, concatenated: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
 
     ids: Tensor  # (total,) int32
     offsets: np.ndarray  # (n + 1,) int64
@@ -28,52 +28,54 @@ class Encoded:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens in each text."""
-        return np.diff(self.offsets)  # (n,)
+        """Number of tokens of each text: (n,)."""
+        return np.diff(self.offsets)
 
     def first(self, count: int) -> "Encoded":
-        """The same texts, cut to their first tokens."""
+        """The same texts, truncated to `count` tokens."""
         lengths = np.minimum(self.lengths, count)
         if (lengths == self.lengths).all():
             return self
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        kept = np.repeat(self.offsets[:-1] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        moved = self.offsets[:-1] - offsets[:-1]  # how far each text moves to the front
+        kept = np.arange(offsets[-1]) + np.repeat(moved, lengths)
         return Encoded(self.ids[torch.from_numpy(kept)], offsets)
 
     def to(self, device: torch.device) -> "Encoded":
-        """The same with the ids on a device."""
+        """The same texts with the ids on a device."""
         return Encoded(self.ids.to(device), self.offsets)
 
-    def place(self, rows: np.ndarray) -> np.ndarray:
-        """Where the texts at these rows start, and how long they are: (2, B)."""
+    def spans(self, rows: np.ndarray) -> np.ndarray:
+        """Start and length of texts by number: (2, B)."""
         starts = self.offsets[rows]
         return np.stack([starts, self.offsets[rows + 1] - starts])
 
-    def cut(self, place: Tensor, length: int, fill: int = 0) -> tuple[Tensor, Tensor]:
-        """The texts at a place (2, B) on the device as (ids, mask), padded to a length of at least the longest."""
+    def gather(self, spans: Tensor, length: int, fill: int = 0) -> tuple[Tensor, Tensor]:
+        """Ids and mask (B, length) of texts, padded with `fill`; `spans` (2, B) is on the device of the ids."""
+        starts, lengths = spans.unsqueeze(2)  # each (B, 1)
         column = torch.arange(length, device=self.ids.device)
-        mask = column < place[1].unsqueeze(1)  # (B, L)
-        ids = self.ids[torch.where(mask, place[0].unsqueeze(1) + column, 0)].long()
+        mask = column < lengths  # (B, L)
+        ids = self.ids[torch.where(mask, starts + column, 0)].long()
         return torch.where(mask, ids, fill), mask
 
     def padded(self, rows: np.ndarray, length: int = 0, fill: int = 0) -> tuple[Tensor, Tensor]:
-        """The texts at these rows as (ids, mask), padded to the longest of them, or to a length of at least that."""
-        place = self.place(rows)
-        on_device = torch.from_numpy(place).to(self.ids.device, non_blocking=True)
-        return self.cut(on_device, length or int(place[1].max()), fill)
+        """Ids and mask (B, L) of texts by number, padded with `fill` to the longest of them, or to `length`."""
+        spans = self.spans(rows)
+        on_device = torch.from_numpy(spans).to(self.ids.device, non_blocking=True)
+        return self.gather(on_device, length or int(spans[1].max()), fill)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Encoded:
-    """Tokenize texts, cut to `max_length` tokens. A text without any token becomes one token, id 0."""
+    """Tokenize texts, truncated to `max_length` tokens. A text without any token becomes one token, id 0."""
     ids, offsets = tokenize(tokenizer, texts, max_length, report)
     return Encoded(torch.from_numpy(ids), offsets)
 
 
 def shuffled_batches(lengths: np.ndarray, size: int, seed: int) -> list[np.ndarray]:
-    """All rows once, in random batches of texts of about the same length: the order of one epoch."""
+    """The batches of one epoch: every row once, in random order, texts of similar length together."""
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(lengths))
-    pool = size * 64  # rows sorted among themselves: large enough to save padding, small enough to stay random
+    pool = size * 64  # rows sorted by length at a time: enough to save padding, few enough to stay random
     batches: list[np.ndarray] = []
     for start in range(0, len(order), pool):
         rows = order[start : start + pool]
@@ -83,7 +85,7 @@ def shuffled_batches(lengths: np.ndarray, size: int, seed: int) -> list[np.ndarr
 
 
 def sorted_batches(lengths: np.ndarray, tokens: int = 16384) -> Iterator[np.ndarray]:
-    """All rows once, longest first, in batches of about as many tokens: for evaluation."""
+    """Batches for evaluation: every row once, longest first, each with at most `tokens` tokens, padding included."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):

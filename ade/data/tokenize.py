@@ -82,6 +82,12 @@ def split_windows(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarra
     return np.append(starts, offsets[-1]), first
 
 
+def average_windows(scores: np.ndarray, windows: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Scores of texts (n, C) from those of their windows: the mean weighted by tokens; arguments as `split_windows`."""
+    tokens = np.diff(windows).astype(np.float32)[:, None]
+    return np.add.reduceat(scores * tokens, first) / np.add.reduceat(tokens, first)
+
+
 def encode_chunks(
     tokenizer: Tokenizer,
     texts: Sequence[str],

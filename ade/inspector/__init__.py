@@ -1,1 +1,1 @@
-"""Looking into a model: words and anchors, a text token by token, and the page that shows them."""
+"""Inspecting a model: words and their anchors, a text token by token, and the page that shows both."""

@@ -1,121 +1,84 @@
-"""Vectors -> places on a plane, for a map of all anchors: neighbours stay neighbours (t-SNE, exact, in plain numpy).
+"""A two-dimensional map of the anchors: similar anchors lie close together.
 
-Numpy, because steps this small are slower on several threads than on one.
+t-SNE where scikit-learn is installed, the first two principal components where it is not.
 """
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-MOST = 1000  # so many are laid out together; the rest is put between the nearest of them
-NEIGHBOURS, PERPLEXITY = 30, 10.0  # how many pull at all, and how many count on average
-STEPS, EARLY, PULL = 400, 100, 8.0  # in the early steps neighbours pull harder: groups find each other
-APART = 0.4  # no two places are nearer than this part of the distance they would have on a grid
+MAX_TSNE = 4000  # vectors: t-SNE takes a second or two for 500 and would take half a minute for 10,000
+MIN_TSNE = 4
+PERPLEXITY = 10.0
+ITERATIONS = 500
+MIN_DISTANCE = 0.4  # between two points, as a fraction of their distance on a square grid
+SEPARATION_ROUNDS = 20
 
 
-def flattened(vectors: np.ndarray) -> np.ndarray:
-    """A place in the unit square for each of (K, d) vectors, by direction; the same vectors give the same places."""
+def map_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Map vectors (K, d) to distinct points (K, 2) in the unit square by cosine similarity; deterministic."""
     wide = np.asarray(vectors, np.float32)
     unit = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
-    first, rest = unit[:MOST], unit[MOST:]
-    places = _settled(first) if len(first) > 2 else np.linspace(0, [1, 1], len(first))
-    places = _fitted(_apart(_fitted(places.astype(np.float64))))
-    if len(rest):
-        places = np.concatenate([places, _between(rest, first, places)])
-    return places if len(places) > 1 else np.full((len(places), 2), 0.5)
+    if len(unit) < 2:
+        return np.full((len(unit), 2), 0.5)
+
+    points = _principal_components(unit)
+    if len(unit) > MAX_TSNE:
+        return _to_unit_square(points)
+    if len(unit) >= MIN_TSNE:
+        points = _tsne(unit, points)
+    return _to_unit_square(_separate(_to_unit_square(points)))
 
 
-def _settled(unit: np.ndarray) -> np.ndarray:
-    """Places (K, 2) where neighbours pull, everything pushes, and nothing moves much any more."""
-    count = len(unit)
-    one, two, pull = _neighbours(unit)
-    places = _principal(unit)
-    moved, gain = np.zeros_like(places), np.ones_like(places)
-    rate = max(count / (4 * PULL), 10.0)
-    near = np.empty((count, count), np.float32)
-    for step in range(STEPS):
-        early = step < EARLY
-        size = np.square(places).sum(1)
-        np.matmul(-2 * places, places.T, out=near)
-        near += size[:, None]
-        near += 1 + size
-        np.maximum(near, 1, out=near)
-        np.reciprocal(near, out=near)  # (K, K): 1 / (1 + distance^2)
-        total = near.sum() - count
-        np.square(near, out=near)
-        push = (near.sum(1, keepdims=True) * places - near @ places) / total
-        away = places[one] - places[two]  # (E, 2)
-        force = away * (pull / (1 + np.square(away).sum(1)))[:, None]
-        sums = np.stack([np.bincount(one, force[:, axis], count) for axis in (0, 1)], 1)
-        slope = (4 * ((PULL if early else 1) * sums - push)).astype(np.float32)
-        gain = np.maximum(np.where(slope * moved < 0, gain + 0.2, gain * 0.8), 0.01)
-        moved = (0.5 if early else 0.8) * moved - rate * gain * slope
-        places = places + moved
-    return places
-
-
-def _neighbours(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of neighbours, both ways, and how hard each pulls: Gaussians as wide as makes `PERPLEXITY` count."""
-    count = len(unit)
-    alike = unit @ unit.T
-    np.fill_diagonal(alike, -np.inf)
-    other = np.argsort(-alike, axis=1, kind="stable")[:, : min(NEIGHBOURS, count - 1)]  # (K, n)
-    closest = np.take_along_axis(alike, other, 1).astype(np.float64)
-    distance = 2 * (closest[:, :1] - closest)  # squared, beyond the closest one's
-    wanted = np.log(min(PERPLEXITY, 0.7 * (count - 1)))
-    low, high = np.full((count, 1), 1e-3), np.full((count, 1), 1e5)
-    for _ in range(40):
-        narrow = np.sqrt(low * high)
-        chance = np.exp(-narrow * distance)
-        chance /= chance.sum(1, keepdims=True)
-        spread = -(chance * np.log(np.maximum(chance, 1e-12))).sum(1, keepdims=True)
-        low, high = np.where(spread > wanted, narrow, low), np.where(spread > wanted, high, narrow)
-    own = np.repeat(np.arange(count), other.shape[1])
-    pull = chance.ravel() / (2 * count)
-    return np.concatenate([own, other.ravel()]), np.concatenate([other.ravel(), own]), np.concatenate([pull, pull])
-
-
-def _principal(unit: np.ndarray) -> np.ndarray:
-    """The first two principal components, small, and a little apart where they coincide."""
+def _principal_components(unit: np.ndarray) -> np.ndarray:
+    """The first two principal components (K, 2), with a little noise so that equal vectors do not coincide."""
     centred = unit.astype(np.float64) - unit.mean(0)
     _, axes = np.linalg.eigh(centred.T @ centred)
     axes = axes[:, ::-1][:, :2]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])  # the decomposition leaves it open
-    places = np.zeros((len(unit), 2))
-    places[:, : axes.shape[1]] = centred @ axes
-    places *= 0.01 / max(places.std(), 1e-6)
-    return (places + 1e-4 * np.random.default_rng(0).standard_normal(places.shape)).astype(np.float32)
+
+    # An eigenvector's sign is arbitrary: make its largest entry positive.
+    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
+    points = np.zeros((len(unit), 2))
+    points[:, : axes.shape[1]] = centred @ axes
+    points /= max(points.std(), 1e-6)
+    return points + 0.01 * np.random.default_rng(0).standard_normal(points.shape)
 
 
-def _between(rest: np.ndarray, first: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The others: amid their three nearest, a little to one side."""
-    parts = []
-    for start in range(0, len(rest), 1024):
-        alike = rest[start : start + 1024] @ first.T
-        nearest = np.argsort(-alike, axis=1, kind="stable")[:, :3]
-        share = np.exp(20 * np.take_along_axis(alike, nearest, 1))  # (n, 3)
-        parts.append(((share / share.sum(1, keepdims=True))[:, :, None] * places[nearest]).sum(1))
-    amid = np.concatenate(parts)
-    return np.clip(amid + APART / len(first) ** 0.5 * np.random.default_rng(0).standard_normal(amid.shape), 0, 1)
+def _tsne(unit: np.ndarray, initial: np.ndarray) -> np.ndarray:
+    """t-SNE from the given points; without scikit-learn, those points as they are."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError:
+        return initial
+
+    tsne = TSNE(
+        perplexity=min(PERPLEXITY, 0.7 * (len(unit) - 1)),
+        init=(1e-4 * initial).astype(np.float32),  # as small as scikit-learn's own initialisation
+        max_iter=ITERATIONS,
+        random_state=0,
+    )
+    with threadpool_limits(1):  # sums over several threads differ from run to run
+        return tsne.fit_transform(unit).astype(np.float64)
 
 
-def _apart(places: np.ndarray, rounds: int = 20) -> np.ndarray:
-    """Places pushed away from those that lie all but on top of them, so that each can be pointed at."""
-    wanted = APART / len(places) ** 0.5
-    for _ in range(rounds):
-        size = np.square(places).sum(1)
-        square = size[:, None] + size - 2 * places @ places.T
-        one, two = np.nonzero(np.triu(square < wanted**2, 1))
+def _separate(points: np.ndarray) -> np.ndarray:
+    """Push points apart that lie nearly on top of each other, so that each can be pointed at."""
+    wanted = MIN_DISTANCE / len(points) ** 0.5
+    points = points + 0.01 * wanted * np.random.default_rng(0).standard_normal(points.shape)  # none coincide any more
+    for _ in range(SEPARATION_ROUNDS):
+        square = np.square(points).sum(1)
+        distance = square[:, None] + square - 2 * points @ points.T  # (K, K), squared
+        one, two = np.nonzero(np.triu(distance < wanted**2, 1))
         if not len(one):
             break
-        away = places[one] - places[two]
-        length = np.maximum(np.sqrt(np.square(away).sum(1)), 1e-9)
-        step = away * (0.5 * np.maximum(wanted - length, 0) / length)[:, None]
-        for axis in (0, 1):
-            places[:, axis] += np.bincount(one, step[:, axis], len(places))
-            places[:, axis] -= np.bincount(two, step[:, axis], len(places))
-    return places
+        difference = points[one] - points[two]
+        length = np.maximum(np.linalg.norm(difference, axis=1), 1e-9)
+        step = difference * (0.5 * np.maximum(wanted - length, 0) / length)[:, None]
+        np.add.at(points, one, step)
+        np.subtract.at(points, two, step)
+    return points
 
 
-def _fitted(places: np.ndarray) -> np.ndarray:
-    """Stretched to the unit square."""
-    low = places.min(0)
-    return (places - low) / np.maximum(places.max(0) - low, 1e-9)
+def _to_unit_square(points: np.ndarray) -> np.ndarray:
+    """Scale both coordinates to [0, 1]."""
+    low = points.min(0)
+    return (points - low) / np.maximum(points.max(0) - low, 1e-9)

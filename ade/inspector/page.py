@@ -1,4 +1,4 @@
-"""The inspector's page as text: live, for the service, or with its readings inside, for a file to send around."""
+"""The inspector's page as HTML: live, asking the service that serves it, or a single file with its data inside."""
 
 import json
 from collections.abc import Mapping
@@ -9,14 +9,18 @@ EXAMPLES = (
     "money she deposited at the bank to pay her debts",
     "sloping land on the bank of the river beside the water",
 )
-EMPTY = '<script type="application/json" id="data">{}</script>'
+EMBEDDED = '<script type="application/json" id="data">{}</script>'
 
 
 def page(data: Mapping[str, Any] | None = None) -> str:
-    """The page; `data` holds what `Inspector` gives, {"about": ..., "readings": [...]}. Without it the page is live."""
+    """The page as HTML; embedded `data` is {"about": `Inspector.about()`, "readings": [`Inspector.read(text)`, ...]}.
+
+    Without `data` the page is live: it asks the service it comes from.
+    """
     text = (Path(__file__).parent / "web" / "index.html").read_text("utf8")
     if data is None:
         return text
-    safe = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no text may end the element early
-    assert text.count(EMPTY) == 1
-    return text.replace(EMPTY, EMPTY.replace("{}", safe))
+
+    safe = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # so that no text ends the script element
+    assert text.count(EMBEDDED) == 1
+    return text.replace(EMBEDDED, EMBEDDED.replace("{}", safe))

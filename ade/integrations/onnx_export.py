@@ -1,8 +1,8 @@
-"""ONNX: a trained model for other runtimes, left on disk only where it says what PyTorch says.
+"""ONNX: a trained model for other runtimes, written only where its scores equal PyTorch's.
 
-`model.onnx` has the model's values in float32. `model.int8.onnx` has them in 8 bits as `packing.py` stores them, and
-those of a packed model as they are; both compute in float32, so padding changes nothing. With them go `tokenizer.json`
-and `config.json`: all that a runtime without Python needs.
+`model.onnx` has the model's values in float32. `model.int8.onnx` has them in 8 bits as `packing/format.py` stores them,
+and those of a packed model as they are; a lexicon is stored as it is in both. Both compute in float32, so padding
+changes nothing. With them go `tokenizer.json` and `config.json`: all that a runtime without Python needs.
 """
 
 import copy
@@ -23,33 +23,33 @@ from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION
 from ade.data.tokenize import special_tokens_around
 from ade.errors import InputError
 from ade.files import new_folder
-from ade.integrations.onnx_graph import graph_of
+from ade.integrations.onnx_graph import build_graph
+from ade.lexicon import PREFIX as LEXICON
 from ade.model import AdeForSequenceClassification
-from ade.packing import format as packing
+from ade.packing.bits import layer_weight
 from ade.packing.format import Packing
-from ade.packing.pairs import PackedPairs
-from ade.runtime.projection import INSIDE
+from ade.packing.pairs import EMBEDDING_PREFIX, stored_pairs
 
 FP32, INT8 = "model.onnx", "model.int8.onnx"
-EXACT = 1e-4  # how far a score may be off, of the largest score or 1: rounding in another order
-CLOSE = 0.05  # how far 8 bits may move a score, of the spread of the scores
-CLEAR = 0.01  # a decision is clear where it is won by so much of the spread
-SAME = 0.95  # of the clear decisions 8 bits must not change
-SHAPES = ((1, 1), (64, 1), (3, 2), (16, 7), *[(64, 24)] * 4, (8, 61))  # texts x tokens, beside one as long as may be
-SCORES = 1 << 27  # attention scores of a batch, at most: what the texts tried need stays below a gigabyte
-BLOCK = 8192  # tokens unpacked at a time
+ROUNDING = 1e-4  # how far a score may be off, relative to the largest score or 1: sums in another order
+QUANTISATION = 0.05  # how far 8 bits may move a score, relative to the spread of the scores
+CLEAR_MARGIN = 0.01  # a decision is clear where it is won by this much, relative to the spread
+AGREEMENT = 0.95  # of the clear decisions, those that 8 bits must leave as they are
+BATCH_SHAPES = ((1, 1), (64, 1), (3, 2), (16, 7), *[(64, 24)] * 4, (8, 61))  # texts x tokens of the batches compared
+ATTENTION_SCORES = 1 << 27  # of a batch compared, at most: what it needs stays below a gigabyte
+TOKENS_AT_A_TIME = 8192  # unpacked
 Batch = tuple[np.ndarray, np.ndarray]  # token ids and mask, (B, L) int64 each
 
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file of an export, and how far from PyTorch it was found to be."""
+    """A file of an export, and how far its scores are from PyTorch's."""
 
     file: str
     bytes: int
-    difference: float  # of a score, the largest
-    spread: float  # of PyTorch's scores, from the lowest to the highest
-    same: float  # share of the clear decisions that are PyTorch's
+    difference: float  # the largest of a score
+    spread: float  # PyTorch's highest score minus its lowest
+    same: float  # fraction of the clear decisions that are PyTorch's
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -59,84 +59,96 @@ class ExportedFile:
 def export(
     classifier: Classifier, folder: str | Path, overwrite: bool = False, seed: int = 0
 ) -> tuple[ExportedFile, ...]:
-    """Write a model as ONNX, in float32 and in 8 bits, with its tokenizer and labels; nothing where a file differs."""
+    """Write a model as ONNX, in float32 and in 8 bits, with its tokenizer and labels.
+
+    Both files are first compared with PyTorch on random texts, drawn from `seed`; where one differs, nothing is written
+    and an `InputError` is raised.
+    """
     with new_folder(Path(folder), {INT8}, overwrite) as draft:
         return write_export(classifier, draft, seed)
 
 
 def write_export(classifier: Classifier, folder: Path, seed: int = 0) -> tuple[ExportedFile, ...]:
-    """Write the files of an export into a folder as it is."""
+    """Write the files of an export into a folder that exists."""
     _check_installed()
     problem = classifier.problem
     model = copy.deepcopy(classifier.model.packed()).to("cpu", torch.float32).eval()
-    narrow = _narrowed(model)
-    made = {
-        FP32: graph_of(*_widened(model), problem),
-        INT8: graph_of(narrow.config.to_dict(), narrow.arrays(), problem),
+    quantised = _quantised(model)
+    files = {
+        FP32: build_graph(*_unpacked(model), problem),
+        INT8: build_graph(quantised.config.to_dict(), quantised.arrays(), problem),
     }
-    batches = list(_batches(model.config, seed))
-    expected = _asked(model, batches)
-    checked = (
-        _checked(FP32, made[FP32], batches, expected, expected, problem),
-        _checked(INT8, made[INT8], batches, expected, _asked(narrow, batches), problem),
+
+    batches = list(_random_batches(model, seed))
+    expected = _pytorch_logits(model, batches)
+    compared = (
+        _compare(FP32, files[FP32], batches, expected, expected, problem),
+        _compare(INT8, files[INT8], batches, expected, _pytorch_logits(quantised, batches), problem),
     )
-    for name, data in made.items():
+
+    for name, data in files.items():
         (folder / name).write_bytes(data)
-    classifier.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)  # it cuts to max_tokens
-    about = _about(classifier, problem, checked)
-    (folder / "config.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf8")
-    return checked
+    classifier.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)  # it truncates to classifier.longest
+    described = json.dumps(_description(classifier, compared), indent=2, ensure_ascii=False)
+    (folder / "config.json").write_text(described + "\n", "utf8")
+    return compared
 
 
-def _about(classifier: Classifier, problem: str, checked: tuple[ExportedFile, ...]) -> dict[str, Any]:
+def _description(classifier: Classifier, compared: tuple[ExportedFile, ...]) -> dict[str, Any]:
+    """What a runtime needs to know beside the graph: the contents of `config.json`."""
     before, after = special_tokens_around(classifier.tokenizer)
     return {
         "ade": __version__,
-        "problem": problem,
+        "problem": classifier.problem,
         "labels": list(classifier.names),
-        "max_tokens": classifier.max_tokens,
-        "before": before,  # special tokens around every text, within max_tokens
+        "max_tokens": classifier.max_tokens,  # of a window: longer texts are split in the graph
+        "max_length": classifier.longest,  # tokens to cut a text to
+        "before": before,  # special tokens around every text, within max_length
         "after": after,
-        "files": [each.as_dict() for each in checked],
+        "files": [each.as_dict() for each in compared],
     }
 
 
 # -- what is stored ------------------------------------------------------------------------------------------------
 
 
-def _narrowed(model: AdeForSequenceClassification) -> AdeForSequenceClassification:
+def _quantised(model: AdeForSequenceClassification) -> AdeForSequenceClassification:
     """The model in 8 bits a number; itself, where it is packed already."""
     if model.config.packed:
         return model
     config = AdeConfig.from_dict({**model.config.to_dict(), "packing": Packing(weight_bits=8).as_dict()})
-    made = AdeForSequenceClassification(config)
-    made.load_state_dict(model.state_dict())
-    return made.packed()
+    quantised = AdeForSequenceClassification(config)
+    quantised.load_state_dict(model.state_dict())
+    return quantised.packed()
 
 
-def _widened(model: AdeForSequenceClassification) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Config and arrays of the model in float32, unpacked where it is packed."""
+def _unpacked(model: AdeForSequenceClassification) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Config and arrays of the model with codebook and layers in float32, unpacked where it is packed."""
     config, state = model.config.to_dict(), model.arrays()
     if not config.get("packed"):
         return config, state
-    part = {name.removeprefix(INSIDE): array for name, array in state.items() if name.startswith(INSIDE)}
-    wide = {name: array for name, array in state.items() if not name.startswith(INSIDE)}
-    pairs = PackedPairs(config["packed"], part)
-    blocks = [pairs.of(np.arange(at, min(at + BLOCK, pairs.vocabulary))) for at in range(0, pairs.vocabulary, BLOCK)]
-    wide[f"{INSIDE}anchors"] = pairs.anchors()
-    wide[f"{INSIDE}indices"] = np.concatenate([index[there] for index, _, there in blocks])
-    wide[f"{INSIDE}weights"] = np.concatenate([weight[there] for _, weight, there in blocks])
-    wide[f"{INSIDE}counts"] = pairs.counts(np.arange(pairs.vocabulary))
-    for name in [name.removesuffix(".scales") for name in wide if name.endswith(".scales")]:
-        weight, scales = wide[f"{name}.weight"], wide.pop(f"{name}.scales")
-        wide[f"{name}.weight"] = packing.layer_weight(weight, scales, int(config["hidden_size"]))
+
+    pairs = stored_pairs(config, state)
+    tokens = np.arange(pairs.vocabulary)
+    looked_up = [pairs.of(tokens[i : i + TOKENS_AT_A_TIME]) for i in range(0, len(tokens), TOKENS_AT_A_TIME)]
+    wide = {name: array for name, array in state.items() if not name.startswith(EMBEDDING_PREFIX)}
+    wide[f"{EMBEDDING_PREFIX}anchors"] = pairs.anchors()
+    wide[f"{EMBEDDING_PREFIX}indices"] = np.concatenate([index[real] for index, _, real in looked_up])
+    wide[f"{EMBEDDING_PREFIX}weights"] = np.concatenate([weight[real] for _, weight, real in looked_up])
+    wide[f"{EMBEDDING_PREFIX}counts"] = pairs.counts(tokens)
+
+    scaled = [name for name in wide if name.endswith(".scales") and not name.startswith(LEXICON)]
+    for layer in [name.removesuffix(".scales") for name in scaled]:
+        weight, scales = wide[f"{layer}.weight"], wide.pop(f"{layer}.scales")
+        wide[f"{layer}.weight"] = layer_weight(weight, scales, int(config["hidden_size"]))
     return {**config, "packed": None}, wide
 
 
-# -- whether it says the same --------------------------------------------------------------------------------------
+# -- comparison with PyTorch ---------------------------------------------------------------------------------------
 
 
 def _check_installed() -> None:
+    """Refuse where ONNX or its runtime is missing."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -144,31 +156,55 @@ def _check_installed() -> None:
         raise InputError(f"an export needs ONNX: pip install 'ade-embeddings[onnx]' ({error})") from None
 
 
-def _batches(config: AdeConfig, seed: int) -> Iterator[Batch]:
-    """Random tokens of the whole vocabulary in batches of several shapes, up to the longest text; masks are ragged."""
-    draw = np.random.default_rng(seed)
-    width = int(config.max_pairs) if config.attend == "anchors" else 1  # elements a token may be
-    room = SCORES // (config.num_attention_heads * width**2)
-    longest = min(int(config.max_tokens), max(1, math.isqrt(room)))
-    for batch, length in ((1, longest), *SHAPES):
-        length = min(length, longest)
-        batch = min(batch, max(1, room // length**2))
-        mask = np.arange(length) < draw.integers(1, length + 1, (batch, 1))
+def _random_batches(model: AdeForSequenceClassification, seed: int) -> Iterator[Batch]:
+    """Random texts in batches of several shapes, masks ragged; every other text is made of lexicon entries."""
+    config, generator = model.config, np.random.default_rng(seed)
+    keys = np.empty(0, np.int64) if model.lexicon is None else model.lexicon.unpacked().keys
+    for batch, length in _batch_shapes(config):
+        mask = np.arange(length) < generator.integers(1, length + 1, (batch, 1))
         mask[0] = True
-        mask[2::3] &= draw.random(mask[2::3].shape) < 0.8  # and some have holes
+        mask[2::3] &= generator.random(mask[2::3].shape) < 0.8  # some have holes
         mask[:, 0] |= ~mask.any(1)
-        yield draw.integers(0, config.vocab_size, mask.shape), mask.astype(np.int64)
+
+        ids = generator.integers(0, config.vocab_size, mask.shape)
+        if len(keys):  # random pairs of tokens are hardly ever in the lexicon
+            entries = _entries_as_tokens(generator.choice(keys, ids[::2].size), config.vocab_size)
+            ids[::2] = entries[: ids[::2].size].reshape(ids[::2].shape)
+        yield ids, mask.astype(np.int64)
+
+
+def _batch_shapes(config: AdeConfig) -> Iterator[tuple[int, int]]:
+    """Texts and tokens of each batch: as long as a window, of three windows, and short ones, where memory allows it."""
+    per_token = int(config.max_pairs) if config.attend == "anchors" else 1  # elements attended over, at most
+    products = ATTENTION_SCORES // (config.num_attention_heads * per_token**2)  # of a query and a key token, at most
+    window = int(config.max_tokens)
+    longest = min(window, max(1, math.isqrt(products)))
+
+    for batch, length in ((1, longest), *BATCH_SHAPES):
+        length = min(length, longest)
+        yield min(batch, max(1, products // length**2)), length
+
+    texts = min(4, products // (3 * window**2))
+    if texts:
+        yield texts, 2 * window + max(1, window // 3)
+
+
+def _entries_as_tokens(keys: np.ndarray, vocabulary: int) -> np.ndarray:
+    """The tokens of lexicon entries, one entry after the other; at least one token an entry."""
+    first, second = keys // vocabulary - 1, keys % vocabulary  # the key of a single token has no first
+    tokens = np.stack([first, second], 1).ravel()
+    return tokens[tokens >= 0]
 
 
 @torch.inference_mode()
-def _asked(model: AdeForSequenceClassification, batches: list[Batch]) -> np.ndarray:
+def _pytorch_logits(model: AdeForSequenceClassification, batches: list[Batch]) -> np.ndarray:
     """PyTorch's scores of all texts: (n, C)."""
     return np.concatenate(
         [model(torch.from_numpy(ids), torch.from_numpy(mask)).logits.numpy() for ids, mask in batches]
     )
 
 
-def _run(data: bytes, batches: list[Batch]) -> np.ndarray:
+def _onnx_logits(data: bytes, batches: list[Batch]) -> np.ndarray:
     """ONNX Runtime's scores of all texts: (n, C)."""
     import onnxruntime
 
@@ -180,18 +216,22 @@ def _run(data: bytes, batches: list[Batch]) -> np.ndarray:
     )
 
 
-def _checked(
-    name: str, data: bytes, batches: list[Batch], expected: np.ndarray, twin: np.ndarray, problem: str
+def _compare(
+    name: str, data: bytes, batches: list[Batch], expected: np.ndarray, same_values: np.ndarray, problem: str
 ) -> ExportedFile:
-    """Refuse a file that differs from PyTorch: by more than rounding from its `twin`, the model with the same values,
-    or by more than 8 bits may from what the model was `expected` to say."""
-    scores = _run(data, batches)
-    off, allowed = np.abs(scores - twin).max(), EXACT * max(1.0, np.abs(twin).max())
-    if not off <= allowed:  # nor where it is not a number
-        raise InputError(f"{name}: {off:.2g} off PyTorch, at most {allowed:.2g} would do; nothing was written")
+    """Refuse a file whose scores differ from PyTorch's.
+
+    By more than rounding from `same_values`, the scores of the PyTorch model with the values stored in the file, or by
+    more than quantisation may from `expected`, those of the model as it was trained.
+    """
+    scores = _onnx_logits(data, batches)
+    error, allowed = np.abs(scores - same_values).max(), ROUNDING * max(1.0, np.abs(same_values).max())
+    if not error <= allowed:  # nor where it is NaN
+        raise InputError(f"{name}: {error:.2g} off PyTorch, at most {allowed:.2g} would do; nothing was written")
+
     spread = float(expected.max() - expected.min())
-    difference, same = float(np.abs(scores - expected).max()), _same(scores, expected, spread, problem)
-    if not (difference <= CLOSE * spread + EXACT and same >= SAME):
+    difference, same = float(np.abs(scores - expected).max()), _agreement(scores, expected, spread, problem)
+    if not (difference <= QUANTISATION * spread + ROUNDING and same >= AGREEMENT):
         raise InputError(
             f"{name}: {difference:.2g} off PyTorch, where scores spread over {spread:.2g}, and {100 * same:.0f}% of "
             f"the labels the same; 8 bits are too few for this model, and nothing was written"
@@ -199,15 +239,16 @@ def _checked(
     return ExportedFile(name, len(data), difference, spread, same)
 
 
-def _same(scores: np.ndarray, expected: np.ndarray, spread: float, problem: str) -> float:
-    """The share of the expected decisions, of those that were clear, that are taken by other scores too."""
+def _agreement(scores: np.ndarray, expected: np.ndarray, spread: float, problem: str) -> float:
+    """The fraction of the clear decisions of the expected scores (n, C) that are taken by other scores too."""
+    margin = CLEAR_MARGIN * spread
     if problem == REGRESSION:  # nothing is decided
         return 1.0
     if problem == MULTI:  # each label by itself
-        clear = np.abs(expected - MULTI_LABEL_LOGIT) >= CLEAR * spread
+        clear = np.abs(expected - MULTI_LABEL_LOGIT) >= margin
         same = (scores >= MULTI_LABEL_LOGIT) == (expected >= MULTI_LABEL_LOGIT)
     else:
-        best = np.sort(expected, 1)
-        clear = best[:, -1] - best[:, -2:-1].max(1, initial=-np.inf) >= CLEAR * spread
-        same = scores.argmax(1) == expected.argmax(1)
+        ascending = np.sort(expected, 1)
+        second = ascending[:, -2:-1].max(1, initial=-np.inf)  # a model of one label has none
+        clear, same = ascending[:, -1] - second >= margin, scores.argmax(1) == expected.argmax(1)
     return float(same[clear].mean()) if clear.any() else 1.0

@@ -1,213 +1,226 @@
-"""A trained model as an ONNX graph: nodes and constants made from its stored arrays, nothing traced.
+"""A trained model as an ONNX graph: nodes and constants built from its stored arrays, nothing traced.
 
 The codebook stays a codebook: a token's pairs are looked up, its anchors gathered and summed by weight, as in
-`embedding.py`; a table of N rows exists neither in the file nor while it runs. The pairs of a model that is not packed
-lie end to end, an index in as few bytes as K needs; those of a packed one are the stream of bits of `packing.py`, read
-in the graph. What follows from constants alone (where each token's pairs begin, weights out of their bits) is written
-as nodes on constants, which a runtime works out once, on loading.
+`embedding.py`; a table of N rows exists neither in the file nor while it runs. Texts longer than `max_tokens` are read
+in windows, as in `model.py`.
 
-n is batch x length, k the pairs of the token of a batch that has most, T the elements attended over.
+Shapes: B texts of L tokens, W windows of S tokens; n = W S tokens, k pairs of the token that has most, T elements that
+SAT attends over.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ade.data.problems import MULTI, REGRESSION, scale_of
-from ade.errors import InputError
-from ade.packing import format as packing
-from ade.packing.format import Shape
-from ade.runtime.projection import EPSILON, INSIDE
+from ade.integrations.onnx_lexicon import lexicon_logits
+from ade.integrations.onnx_nodes import Graph, PackedPairs, Pairs, PlainPairs, scale_rows, unpack_nibbles
+from ade.lexicon import PREFIX, LexiconShape
+from ade.packing.pairs import EMBEDDING_PREFIX
+from ade.runtime.tables import EPSILON
 
-OPSET = 17  # the first with LayerNormalization
-IR = 8  # the file format of that time: old runtimes read it
-HIDDEN = float(np.finfo(np.float32).min)  # added to the scores of what is masked: its exponential is exactly 0
-Value = str | int | float | list[int] | np.ndarray  # the name of a node's output, or a constant
-
-
-class Graph:
-    """Nodes and constants, named in the order they are made: `graph.Add(x, 1)` adds a node, and gives its name."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: dict[str, np.ndarray] = {}
-        self._known: dict[object, str] = {}
-
-    def __getattr__(self, kind: str) -> Callable[..., str]:
-        if not kind[0].isupper():
-            raise AttributeError(kind)
-        return partial(self.node, kind)
-
-    def node(self, kind: str, *inputs: Value, name: str = "", **attributes: Any) -> str:
-        """The output's name of a new node; equal nodes are made once."""
-        from onnx import helper
-
-        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
-        key = (kind, *names, str(attributes), name)
-        if key not in self._known:
-            self._known[key] = name or f"{kind}_{len(self.nodes)}"
-            self.nodes.append(helper.make_node(kind, names, [self._known[key]], **attributes))
-        return self._known[key]
-
-    def constant(self, value: int | float | list[int] | np.ndarray) -> str:
-        """The name of a constant: whole numbers are int64, others float32, arrays what they are."""
-        if not isinstance(value, np.ndarray):
-            value = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
-        key = (str(value.dtype), value.shape, value.tobytes())
-        if key not in self._known:
-            self._known[key] = f"constant_{len(self.constants)}"
-            self.constants[self._known[key]] = value
-        return self._known[key]
-
-    def cast(self, value: Value, kind: str) -> str:
-        """As another type, named as ONNX names it."""
-        from onnx import TensorProto
-
-        return self.Cast(value, to=getattr(TensorProto, kind))
-
-    def model(self, outputs: Mapping[str, list[str | int]]) -> bytes:
-        """The whole file: token ids and mask in, these float outputs out."""
-        from onnx import TensorProto, checker, helper, numpy_helper
-
-        info = helper.make_tensor_value_info
-        made = helper.make_graph(
-            self.nodes,
-            "ade",
-            [info(name, TensorProto.INT64, ["batch", "length"]) for name in ("input_ids", "attention_mask")],
-            [info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
-        )
-        model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="ade")
-        model.ir_version = IR
-        checker.check_model(model, full_check=True)
-        return bytes(model.SerializeToString())
+MASKED_SCORE = float(np.finfo(np.float32).min)  # added to the scores of what is masked: its exponential is exactly 0
+Config = Mapping[str, Any]
+State = Mapping[str, np.ndarray]
 
 
-def graph_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray], problem: str) -> bytes:
+def build_graph(config: Config, state: State, problem: str) -> bytes:
     """A stored model, packed or not, as an ONNX file: `logits`, and `probabilities` where the problem has any."""
     g = Graph()
-    layers = _Layers(g, config, state)
-    ids, mask = _real_tokens(g)  # (B, L)
-    pairs: _Pairs = _Packed(g, config, state) if config.get("packed") else _Plain(g, state)
-    states, mask = _states(g, config, layers, pairs, ids, mask)  # (B, T, d), (B, T)
-    share = _listening(g, config, layers, states, mask)  # (B, 1, T)
-    pooled = g.Squeeze(g.MatMul(share, states), [1])  # (B, d)
-    mean, scale = scale_of(problem, config.get("scale"))
-    if (mean, scale) == (0, 1):
-        logits = layers.linear("classifier", pooled, name="logits")  # (B, C)
-    else:
-        wide = g.Mul(layers.linear("classifier", pooled), np.array(scale, np.float32))
-        logits = g.Add(wide, np.array(mean, np.float32), name="logits")
-    outputs: dict[str, list[str | int]] = {"logits": ["batch", len(state["classifier.bias"])]}
+    ids, mask = real_tokens(g)  # (B, L)
+    logits = window_mean(g, config, state, ids, mask)  # (B, C)
+
+    mean, deviation = scale_of(problem, config.get("scale"))
+    if (mean, deviation) != (0, 1):
+        logits = g.Add(g.Mul(logits, float(deviation)), float(mean))
+
+    if config.get("lexicon"):
+        shape = LexiconShape(**config["lexicon"])
+        logits = g.Add(logits, lexicon_logits(g, shape, arrays_below(state, PREFIX), ids, mask))
+
+    logits = g.Identity(logits, name="logits")
+    outputs: dict[str, list[str | int]] = {logits: ["batch", len(state["classifier.bias"])]}
     if problem != REGRESSION:
-        kind = g.Sigmoid if problem == MULTI else partial(g.Softmax, axis=-1)
-        outputs[kind(logits, name="probabilities")] = outputs["logits"]
+        activation = g.Sigmoid if problem == MULTI else partial(g.Softmax, axis=-1)
+        outputs[activation(logits, name="probabilities")] = outputs[logits]
     return g.model(outputs)
 
 
-def _real_tokens(g: Graph) -> tuple[str, str]:
+def arrays_below(state: State, prefix: str) -> dict[str, np.ndarray]:
+    """The arrays of a part of the model, by their names within it."""
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def real_tokens(g: Graph) -> tuple[str, str]:
     """Token ids and which are real (B, L); a text without any token is one of id 0: `embedding.real_tokens`."""
-    missing = g.Sub(1, g.Min(g.Gather(g.Shape("input_ids"), 1), 1))  # one, where no text has a token
-    pads = g.Concat([0, 0, 0], g.Unsqueeze(missing, [0]), axis=0)
+    missing = g.Sub(1, g.Min(g.size("input_ids", 1), 1))  # one, where no text has a token
+    pads = g.shape(0, 0, 0, missing)
     ids, number = (g.Pad(name, pads) for name in ("input_ids", "attention_mask"))
+
     mask = g.cast(number, "BOOL")
-    first = g.Equal(g.Range(0, g.Gather(g.Shape(ids), 1), 1), 0)  # (L,)
+    first = g.Equal(g.Range(0, g.size(ids, 1), 1), 0)  # (L,)
     empty = g.And(first, g.Not(g.cast(g.ReduceMax(g.cast(mask, "INT64"), axes=[1]), "BOOL")))  # (B, L)
     return g.Where(empty, 0, ids), g.Or(mask, empty)
 
 
-def _states(
-    g: Graph, config: Mapping[str, Any], layers: "_Layers", pairs: "_Pairs", ids: str, mask: str
-) -> tuple[str, str]:
-    """Contextual vectors (B, T, d) and the mask (B, T) of the real ones: `AdeModel.states`, in its three readings."""
-    shape = g.Shape(ids)  # (2,)
-    length = g.Gather(shape, 1)  # ()
-    index, weight, there = pairs.of(g.Reshape(ids, [-1]))  # (n, k)
-    if config["attend"] == "anchors":
-        index, weight, word, mask = _expanded(g, index, weight, there, mask, shape)  # (B, T)
-        own = g.Gather(layers.norm(pairs.anchors()), index)  # (B, T, d)
-        x = g.Mul(own, g.Unsqueeze(weight, [2]))
-        grouped = config["positions"] == "grouped"
-        place = layers.positions(length if grouped else g.Gather(g.Shape(mask), 1))
-        if place is not None:
-            x = g.Add(x, g.Gather(place, word) if grouped else place)
-        return (g.Add(x, layers.sat(x, mask)) if config["sat"] else x), mask
+# -- windows -------------------------------------------------------------------------------------------------------
+
+
+class Windows(NamedTuple):
+    """Texts cut into windows of at most `max_tokens` tokens; windows without a real token are left out."""
+
+    ids: str  # (W, S)
+    mask: str  # (W, S)
+    slot: str  # (W,): which of the B * count windows, those left out among them
+    tokens: str  # (B, count, 1) float: real tokens of each of these
+
+
+def split_windows(g: Graph, ids: str, mask: str, max_tokens: int) -> Windows:
+    """Cut texts (B, L) into windows; a batch of at most `max_tokens` is one window a text, as long as it is."""
+    length = g.size(ids, 1)
+    width = g.Min(length, max_tokens)
+    count = g.Div(g.Add(length, g.Sub(width, 1)), width)
+
+    pads = g.shape(0, 0, 0, g.Sub(g.Mul(count, width), length))
+    ids, number = (g.Reshape(g.Pad(each, pads), g.shape(-1, width)) for each in (ids, g.cast(mask, "INT64")))
+
+    tokens = g.ReduceSum(number, [1], keepdims=0)  # (B * count,)
+    slot = g.Squeeze(g.NonZero(tokens), [0])
+    tokens = g.cast(g.Reshape(tokens, g.shape(-1, count, 1)), "FLOAT")
+    return Windows(g.Gather(ids, slot), g.cast(g.Gather(number, slot), "BOOL"), slot, tokens)
+
+
+def window_mean(g: Graph, config: Config, state: State, ids: str, mask: str) -> str:
+    """Class scores (B, C): the mean over a text's windows, weighted by their tokens."""
+    windows = split_windows(g, ids, mask, int(config["max_tokens"]))
+    scores = window_scores(g, config, state, windows.ids, windows.mask)  # (W, C)
+    labels = len(state["classifier.bias"])
+
+    every = g.Mul(g.size(ids, 0), g.size(windows.tokens, 1))  # B * count
+    scores = g.ScatterND(g.Expand(0.0, g.shape(every, labels)), g.Unsqueeze(windows.slot, [1]), scores)
+    scores = g.Reshape(scores, g.shape(-1, g.size(windows.tokens, 1), labels))  # (B, count, C)
+
+    # Divided first: the weight of a text's only window is exactly 1.
+    weight = g.Div(windows.tokens, g.ReduceSum(windows.tokens, [1]))
+    return g.ReduceSum(g.Mul(scores, weight), [1], keepdims=0)
+
+
+# -- a window --------------------------------------------------------------------------------------------------------
+
+
+def window_scores(g: Graph, config: Config, state: State, ids: str, mask: str) -> str:
+    """Class scores of windows (W, S): contextual vectors, pooling, the classifier's layer: (W, C)."""
+    layers, arrays = Layers(g, config, state), arrays_below(state, EMBEDDING_PREFIX)
+    pairs: Pairs = PackedPairs(g, config["packed"], arrays) if config.get("packed") else PlainPairs(g, arrays)
+    read = anchor_states if config["attend"] == "anchors" else token_states
+
+    states, mask = read(g, config, layers, pairs, ids, mask)  # (W, T, d), (W, T)
+    weights = pooling_weights(g, config, layers, states, mask)  # (W, 1, T)
+    return layers.linear("classifier", g.Squeeze(g.MatMul(weights, states), [1]))
+
+
+def anchor_states(g: Graph, config: Config, layers: "Layers", pairs: Pairs, ids: str, mask: str) -> tuple[str, str]:
+    """Contextual vectors of the expanded anchor sequence (W, T, d), and which are real: `attend="anchors"`."""
+    index, weight, real = pairs.of(g.Reshape(ids, [-1]))  # (n, k)
+    index, weight, word, mask = expand_anchors(g, index, weight, real, mask)  # (W, T)
+    x = g.Mul(g.Gather(layers.norm(pairs.anchors()), index), g.Unsqueeze(weight, [2]))  # (W, T, d)
+
+    grouped = config["positions"] == "grouped"
+    positions = layers.positions(g.size(ids if grouped else mask, 1))
+    if positions is not None:
+        x = g.Add(x, g.Gather(positions, word) if grouped else positions)
+    return (g.Add(x, layers.sat(x, mask)) if config["sat"] else x), mask
+
+
+def token_states(g: Graph, config: Config, layers: "Layers", pairs: Pairs, ids: str, mask: str) -> tuple[str, str]:
+    """Contextual vectors of the tokens (W, S, d), and which are real: `attend="tokens"` and `"gated"`."""
+    index, weight, _ = pairs.of(g.Reshape(ids, [-1]))  # (n, k)
     own = g.Gather(pairs.anchors(), index)  # (n, k, d)
-    place = layers.positions(length)  # (L, d)
+    positions = layers.positions(g.size(ids, 1))  # (S, d)
 
-    def placed(weight: str) -> str:
-        """Tokens composed with these weights, normalised, where they stand: (B, L, d)."""
+    def compose(weight: str) -> str:
+        """Tokens composed with these weights, normalised, with their positions: (W, S, d)."""
         rows = layers.norm(g.Squeeze(g.MatMul(g.Unsqueeze(weight, [1]), own), [1]))  # (n, d)
-        rows = g.Reshape(rows, g.Concat(shape, [-1], axis=0))
-        return rows if place is None else g.Add(rows, place)
+        rows = g.Reshape(rows, g.Concat(g.Shape(ids), [-1], axis=0))
+        return rows if positions is None else g.Add(rows, positions)
 
-    x = placed(weight)
+    x = compose(weight)
     if not config["sat"]:
         return x, mask
-    heard = layers.sat(x, mask)  # (B, L, d)
+    context = layers.sat(x, mask)  # (W, S, d)
     if config["attend"] == "tokens":
-        return g.Add(x, heard), mask
-    column = g.Reshape(heard, [-1, config["hidden_size"], 1])  # (n, d, 1)
+        return g.Add(x, context), mask
+
+    column = g.Reshape(context, [-1, config["hidden_size"], 1])  # (n, d, 1)
     gate = g.Sigmoid(g.Mul(g.Squeeze(g.MatMul(own, column), [2]), config["hidden_size"] ** -0.5))  # (n, k)
-    return g.Add(placed(g.Mul(g.Mul(gate, weight), 2.0)), heard), mask
+    return g.Add(compose(g.Mul(g.Mul(gate, weight), 2.0)), context), mask
 
 
-def _expanded(g: Graph, index: str, weight: str, there: str, mask: str, shape: str) -> tuple[str, str, str, str]:
-    """Tokens replaced by their anchors, in order: which, their weights, their words, and which are real: (B, T)."""
-    batch = g.Slice(shape, [0], [1])
-    flat = g.Concat(batch, [-1], axis=0)
-    real = g.Reshape(g.And(there, g.Reshape(mask, [-1, 1])), flat)  # (B, L k)
-    count = g.CumSum(g.cast(real, "INT64"), 1)
-    ends = g.ReduceMax(count, axes=[1])  # (B, 1)
+def expand_anchors(g: Graph, index: str, weight: str, real: str, mask: str) -> tuple[str, str, str, str]:
+    """Tokens (W, S) replaced by their anchors (n, k), in order: `Dictionary.expand`.
+
+    Anchors, their weights, the positions of their tokens, and which are real: each (W, T).
+    """
+    batch = g.size(mask, 0)
+    flat = g.shape(batch, -1)
+    real_flat = g.Reshape(g.And(real, g.Reshape(mask, [-1, 1])), flat)  # (W, S k)
+    count = g.CumSum(g.cast(real_flat, "INT64"), 1)
+    ends = g.ReduceMax(count, axes=[1])  # (W, 1): anchors of each text
     longest = g.ReduceMax(ends, keepdims=0)  # T
-    found = g.Transpose(g.NonZero(real))  # (S, 2): text, and place among its L k
-    column = g.Unsqueeze(g.Sub(g.GatherND(count, found), 1), [1])  # (S, 1)
+
+    # For each of the (W, T) elements, which of its text's S k slots it comes from.
+    found = g.Transpose(g.NonZero(real_flat))  # (sum of ends, 2): text and slot
+    column = g.Unsqueeze(g.Sub(g.GatherND(count, found), 1), [1])
     text, slot = g.Slice(found, [0], [1], [1]), g.Slice(found, [1], [2], [1])
-    empty = g.Expand(0, g.Concat(batch, g.Unsqueeze(longest, [0]), axis=0))
-    source = g.ScatterND(empty, g.Concat(text, column, axis=1), g.Squeeze(slot, [1]))  # (B, T)
+    source = g.ScatterND(g.Expand(0, g.shape(batch, longest)), g.Concat(text, column, axis=1), g.Squeeze(slot, [1]))
+
     index, weight = (g.GatherElements(g.Reshape(each, flat), source, axis=1) for each in (index, weight))
-    word = g.Div(source, g.Gather(g.Shape(there), 1))
+    word = g.Div(source, g.size(real, 1))
     return index, weight, word, g.Less(g.Range(0, longest, 1), ends)
 
 
-def _listening(g: Graph, config: Mapping[str, Any], layers: "_Layers", states: str, mask: str) -> str:
-    """The share of the pooled vector each element has: (B, 1, T)."""
+def pooling_weights(g: Graph, config: Config, layers: "Layers", states: str, mask: str) -> str:
+    """The weight each element has in the pooled vector, 0 where it is masked: (W, 1, T)."""
     if config["pooling"] == "mean":
         real = g.cast(mask, "FLOAT")
         return g.Unsqueeze(g.Div(real, g.ReduceSum(real, [1])), [1])
-    score = layers.linear("pooler", g.Reshape(states, [-1, config["hidden_size"]]))  # (n, 1)
-    score = g.Add(g.Reshape(score, g.Shape(mask)), _unheard(g, mask))
+    score = layers.linear("pooler", g.Reshape(states, [-1, config["hidden_size"]]))  # (W T, 1)
+    score = g.Add(g.Reshape(score, g.Shape(mask)), masking(g, mask))
     return g.Unsqueeze(g.Softmax(score, axis=-1), [1])
 
 
-def _unheard(g: Graph, mask: str) -> str:
-    """What to add to a score: nothing, or so much that it vanishes."""
-    return g.Where(mask, 0.0, HIDDEN)
+def masking(g: Graph, mask: str) -> str:
+    """What is added to scores before a softmax: 0, or the lowest number where they are masked."""
+    return g.Where(mask, 0.0, MASKED_SCORE)
 
 
-class _Layers:
+class Layers:
     """The layers on top of the codebook, their weights as they are stored."""
 
-    def __init__(self, g: Graph, config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, g: Graph, config: Config, state: State) -> None:
         self.g, self.state = g, state
         self.dim, self.heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        self.scale = 0.0 if config["positions"] == "none" else float(config["position_scale"])
+        self.position_scale = 0.0 if config["positions"] == "none" else float(config["position_scale"])
 
-    def linear(self, layer: str, x: str, rows: slice = slice(None), scale: float = 1.0, name: str = "") -> str:
-        """A layer, or some of its outputs, of rows (n, d), times a number."""
-        weight, bias = self.state[f"{layer}.weight"][rows], self.state[f"{layer}.bias"][rows].astype(np.float32)
+    def linear(self, layer: str, x: str, outputs: slice = slice(None), scale: float = 1.0) -> str:
+        """A linear layer, or some of its outputs, of rows (n, d), times a number."""
+        weight, bias = self.state[f"{layer}.weight"][outputs], self.state[f"{layer}.bias"][outputs]
         scales = self.state.get(f"{layer}.scales")
-        stored = self.g.constant(weight.astype(np.float32)) if scales is None else self._narrow(weight, scales[rows])
-        return self.g.Gemm(x, stored, bias, alpha=scale, beta=scale, transB=1, name=name)
+        if scales is None:
+            stored = self.g.constant(weight.astype(np.float32))
+        else:
+            stored = self._unpack_weight(weight, scales[outputs])
+        return self.g.Gemm(x, stored, bias.astype(np.float32), alpha=scale, beta=scale, transB=1)
 
-    def _narrow(self, weight: np.ndarray, scales: np.ndarray) -> str:
+    def _unpack_weight(self, weight: np.ndarray, scales: np.ndarray) -> str:
+        """A packed layer's weight in float32: `format.layer_weight`."""
         if len(scales) == 0:
             return self.g.cast(weight.view(np.float16), "FLOAT")
-        numbers = self.g.cast(weight, "FLOAT") if weight.dtype == np.int8 else from_nibbles(self.g, weight, self.dim)
-        return scaled(self.g, numbers, scales)
+        numbers = self.g.cast(weight, "FLOAT") if weight.dtype == np.int8 else unpack_nibbles(self.g, weight, self.dim)
+        return scale_rows(self.g, numbers, scales)
 
     def norm(self, x: str) -> str:
         """LayerNorm."""
@@ -215,142 +228,36 @@ class _Layers:
         return self.g.LayerNormalization(x, gain, shift, axis=-1, epsilon=EPSILON)
 
     def positions(self, count: str) -> str | None:
-        """Sinusoidal encodings of the first `count` positions: (count, d); nothing where there are none."""
+        """Sinusoidal encodings of the first `count` positions (count, d), None without positions: `model.sinusoidal`.
+
+        Computed in the graph: a table of `max_tokens` rows would be half a megabyte of an average file.
+        """
         g = self.g
-        if self.scale == 0:
+        if self.position_scale == 0:
             return None
-        half = np.arange(0, self.dim, 2, dtype=np.float32)
-        turn = np.exp(half * np.float32(-math.log(10000.0) / self.dim)).astype(np.float32)
-        angle = g.Mul(g.Unsqueeze(g.cast(g.Range(0, count, 1), "FLOAT"), [1]), turn)  # (count, d / 2)
+        even = np.arange(0, self.dim, 2, dtype=np.float32)
+        frequency = np.exp(even * np.float32(-math.log(10000.0) / self.dim)).astype(np.float32)
+
+        angle = g.Mul(g.Unsqueeze(g.cast(g.Range(0, count, 1), "FLOAT"), [1]), frequency)  # (count, d / 2)
         both = g.Concat(g.Unsqueeze(g.Sin(angle), [2]), g.Unsqueeze(g.Cos(angle), [2]), axis=2)
         encoded = g.Slice(g.Reshape(both, [0, -1]), [0], [self.dim], [1])
-        return g.Mul(encoded, self.scale)
+        return g.Mul(encoded, self.position_scale)
 
     def sat(self, x: str, mask: str) -> str:
-        """What each element of (B, T, d) hears from the unmasked ones."""
+        """The attention output of each element of (W, T, d) over the unmasked ones: `SegmentAwareTransformer`."""
         g, dim, width = self.g, self.dim, self.dim // self.heads
-        flat, shape = g.Reshape(x, [-1, dim]), g.Shape(mask)
-        split = g.Concat(shape, [self.heads, width], axis=0)
-        parts = []
-        for i, (scale, order) in enumerate(((width**-0.5, [0, 2, 1, 3]), (1.0, [0, 2, 3, 1]), (1.0, [0, 2, 1, 3]))):
-            part = self.linear("ade.sat.projection", flat, slice(i * dim, (i + 1) * dim), scale)
-            parts.append(g.Transpose(g.Reshape(part, split), perm=order))
-        query, key, value = parts  # (B, H, T, d / H), (B, H, d / H, T), (B, H, T, d / H)
-        scores = g.Add(g.MatMul(query, key), g.Unsqueeze(_unheard(g, mask), [1, 2]))
-        heard = g.Transpose(g.MatMul(g.Softmax(scores, axis=-1), value), perm=[0, 2, 1, 3])
-        output = self.linear("ade.sat.output", g.Reshape(heard, [-1, dim]))
-        return g.Reshape(output, g.Concat(shape, [dim], axis=0))
+        flat, split = g.Reshape(x, [-1, dim]), g.Concat(g.Shape(mask), [self.heads, width], axis=0)
 
+        def heads(part: int, order: list[int], scale: float = 1.0) -> str:
+            """Queries (part 0), keys (1) or values (2) of every head, their axes in this order."""
+            outputs = slice(part * dim, (part + 1) * dim)
+            return g.Transpose(g.Reshape(self.linear("ade.sat.projection", flat, outputs, scale), split), perm=order)
 
-class _Plain:
-    """The pairs of a model that is not packed: all of them end to end."""
+        query = heads(0, [0, 2, 1, 3], scale=width**-0.5)  # (W, H, T, d / H)
+        key = heads(1, [0, 2, 3, 1])  # (W, H, d / H, T)
+        value = heads(2, [0, 2, 1, 3])  # (W, H, T, d / H)
 
-    def __init__(self, g: Graph, state: Mapping[str, np.ndarray]) -> None:
-        self.g = g
-        part = {name: state[INSIDE + name] for name in ("anchors", "indices", "weights", "counts")}
-        self.table, self.weights = part["anchors"].astype(np.float32), part["weights"].astype(np.float32)
-        self.indices, self.counts = (smallest(part[name]) for name in ("indices", "counts"))
-
-    def anchors(self) -> str:
-        """Every anchor: (K, d)."""
-        return self.g.constant(self.table)
-
-    def of(self, ids: str) -> tuple[str, str, str]:
-        """Anchors and weights of tokens (n,), padded with weight 0, and which are real: each (n, k)."""
-        g = self.g
-        counts = g.cast(self.counts, "INT64")  # (N,)
-        column, there = _columns(g, g.Gather(counts, ids))
-        start = g.Gather(g.CumSum(counts, 0, exclusive=1), ids)
-        slot = g.Where(there, g.Add(g.Unsqueeze(start, [1]), column), 0)
-        weight = g.Where(there, g.Gather(self.weights, slot), 0.0)
-        return g.cast(g.Gather(self.indices, slot), "INT64"), weight, there
-
-
-class _Packed:
-    """The pairs of a packed model: `packing.lookup` and `packing.all_anchors`, as nodes."""
-
-    def __init__(self, g: Graph, config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
-        self.g, self.shape = g, Shape(**config["packed"])
-        self.arrays = {name: state[INSIDE + name] for name in self.shape.arrays()}
-        packing.check(self.shape, self.arrays)
-
-    def anchors(self) -> str:
-        """Every anchor (K, d), shared ones first."""
-        g, shape, arrays = self.g, self.shape, self.arrays
-        if shape.anchor_bits == 16:
-            parts = [g.cast(arrays["anchors"].view(np.float16), "FLOAT")]
-        else:
-            parts = [scaled(g, g.cast(arrays["anchors"], "FLOAT"), arrays["anchor_scales"])]
-        if shape.whole_8:
-            parts.append(scaled(g, g.cast(arrays["whole_8"], "FLOAT"), arrays["whole_8_scales"]))
-        if shape.whole_4:
-            parts.append(scaled(g, from_nibbles(g, arrays["whole_4"], shape.dim), arrays["whole_4_scales"]))
-        return g.Concat(*parts, axis=0)
-
-    def of(self, ids: str) -> tuple[str, str, str]:
-        """Anchors and weights of tokens (n,), padded with weight 0, and which are real: each (n, k)."""
-        g, shape = self.g, self.shape
-        codes = bits(g, self.arrays["codes"], shape.count_bits, g.Range(0, shape.vocabulary, 1))  # (N,)
-        pairs = g.Max(g.Sub(codes, 1), 0)  # in the stream: none for a row kept whole
-        column, there = _columns(g, g.Max(g.Gather(pairs, ids), 1))
-        start = g.Gather(g.CumSum(pairs, 0, exclusive=1), ids)
-        slot = g.Where(there, g.Add(g.Unsqueeze(start, [1]), column), 0)
-        word = bits(g, self.arrays["pairs"], shape.index_bits + shape.weight_bits, slot)  # (n, k)
-        index = g.Mod(word, 2**shape.index_bits)
-        levels = 2 ** (shape.weight_bits - 1) - 1
-        share = g.Div(g.cast(g.Sub(g.Div(word, 2**shape.index_bits), levels), "FLOAT"), float(levels))
-        if shape.whole_8 + shape.whole_4:
-            whole = g.Unsqueeze(g.Gather(g.Equal(pairs, 0), ids), [1])  # (n, 1)
-            index = g.Where(whole, g.Unsqueeze(g.Gather(self._own(codes), ids), [1]), index)
-            share = g.Where(whole, 1.0, share)
-        low, high = (float(end) for end in self.arrays["scale_range"])
-        grid = (low * (high / low) ** (np.arange(packing.GRID + 1) / packing.GRID)).astype(np.float32)
-        scale = g.Gather(grid, g.cast(g.Gather(self.arrays["scales"], ids), "INT64"))  # (n,)
-        return index, g.Where(there, g.Mul(share, g.Unsqueeze(scale, [1])), 0.0), there
-
-    def _own(self, codes: str) -> str:
-        """The number of the anchor that is a token's row, for tokens whose row is kept whole: (N,)."""
-        g, shape = self.g, self.shape
-        fine, coarse = (g.Equal(codes, code) for code in (packing.WHOLE_8, packing.WHOLE_4))
-        before = [g.CumSum(g.cast(kind, "INT64"), 0, exclusive=1) for kind in (fine, coarse)]
-        return g.Where(fine, g.Add(before[0], shape.anchors), g.Add(before[1], shape.anchors + shape.whole_8))
-
-
-_Pairs = _Plain | _Packed
-
-
-def _columns(g: Graph, count: str) -> tuple[str, str]:
-    """0, 1, ... up to the largest count (k,), and which of them each count (n,) has: (n, k)."""
-    column = g.Range(0, g.ReduceMax(count, keepdims=0), 1)
-    return column, g.Less(column, g.Unsqueeze(count, [1]))
-
-
-def bits(g: Graph, stream: np.ndarray, width: int, places: str) -> str:
-    """Numbers at these places of a stream of bits: `packing.read_bits`, as nodes."""
-    bit = g.Mul(places, width)
-    byte, shift = g.Div(bit, 8), g.Gather(2 ** np.arange(8), g.Mod(bit, 8))
-    word = g.cast(g.Gather(stream, byte), "INT64")
-    for i in range(1, -(-(width + 7) // 8)):
-        word = g.Add(word, g.Mul(g.cast(g.Gather(stream, g.Add(byte, i)), "INT64"), 256**i))
-    return g.Mod(g.Div(word, shift), 2**width)
-
-
-def from_nibbles(g: Graph, packed: np.ndarray, dim: int) -> str:
-    """What `packing.in_nibbles` packed (m, d / 2), as float32 (m, d)."""
-    byte = g.Unsqueeze(g.cast(packed, "INT32"), [2])
-    sixteen = np.array(16, np.int32)
-    both = g.Reshape(g.Concat(g.Mod(byte, sixteen), g.Div(byte, sixteen), axis=2), [0, -1])
-    return g.Sub(g.cast(g.Slice(both, [0], [dim], [1]), "FLOAT"), 8.0)
-
-
-def scaled(g: Graph, numbers: str, scales: np.ndarray) -> str:
-    """Rows (m, d) times their scales, which are stored in 16 bits."""
-    return g.Mul(numbers, g.cast(scales.view(np.float16)[:, None], "FLOAT"))
-
-
-def smallest(numbers: np.ndarray) -> np.ndarray:
-    """Whole numbers in as few bytes as the largest needs."""
-    most = int(numbers.max(initial=0))
-    if numbers.min(initial=0) < 0:
-        raise InputError("an index or a count is below 0; the model is damaged")
-    return numbers.astype(np.uint8 if most < 2**8 else np.int16 if most < 2**15 else np.int32)
+        scores = g.Add(g.MatMul(query, key), g.Unsqueeze(masking(g, mask), [1, 2]))  # (W, H, T, T)
+        context = g.Transpose(g.MatMul(g.Softmax(scores, axis=-1), value), perm=[0, 2, 1, 3])
+        output = self.linear("ade.sat.output", g.Reshape(context, [-1, dim]))
+        return g.Reshape(output, g.Shape(x))

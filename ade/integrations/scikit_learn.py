@@ -1,7 +1,7 @@
-"""scikit-learn estimators: AdeClassifier and AdeRegressor learn from texts, AdeEncoder makes vectors of them.
+"""scikit-learn estimators: AdeClassifier and AdeRegressor are trained on texts, AdeEncoder maps texts to vectors.
 
-Texts are any sequence of strings: a list, a tuple, an array, a pandas column. All are cloned, searched over and put
-in a Pipeline as scikit-learn does with its own.
+X is any sequence of strings: a list, a tuple, an array, a pandas column. All three work with `clone`, `GridSearchCV`
+and `Pipeline`.
 """
 
 try:
@@ -40,8 +40,8 @@ from ade.teachers import DEFAULT_TEACHER, load_teacher
 from ade.training.loop import train
 
 
-class _Trained(BaseEstimator):
-    """What learns from texts: a codebook, and a model trained on it."""
+class _TrainedEstimator(BaseEstimator):
+    """The parameters and the training that AdeClassifier and AdeRegressor share."""
 
     def __init__(
         self,
@@ -56,19 +56,27 @@ class _Trained(BaseEstimator):
         dropout: float | None = None,
         attend: str | None = None,
         max_tokens: int | None = None,
+        lexicon: bool = True,
         class_weight: str | None = None,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
     ) -> None:
-        """How it is to be trained.
+        """Set the parameters.
 
         codebook:       a `Codebook`, the folder of one, or a teacher to distil (see `load_teacher`).
-        distillation:   how a teacher is distilled.
-        preset:         'strong' or 'paper', the settings to start from; what is not None below changes them.
-        epochs, steps:  how long to train; give one of them.
-        attend:         'gated', 'tokens' or 'anchors'.
-        class_weight:   'balanced' lets classes count alike, however few rows they have.
-        random_state:   what every random choice follows from.
+        distillation:   settings for the distillation of a teacher.
+        preset:         'strong' or 'paper', the defaults of the parameters below that are None.
+        epochs, steps:  passes over the training data, or optimizer steps; give one of them.
+        batch_size:     texts per optimizer step.
+        learning_rate:  the highest learning rate, after the warm-up.
+        dropout:        fraction of features dropped in training.
+        attend:         'gated', 'tokens' or 'anchors': what the model attends over.
+        max_tokens:     tokens of a window; longer texts are read in several.
+        lexicon:        add the scores of token n-grams to the model's where that lowers the loss on held-back rows;
+                        False for the model alone. The preset 'paper' never has one.
+        class_weight:   None, or 'balanced' to weight classes inversely to their frequency.
+        random_state:   random seed.
+        device:         'auto', 'cpu' or 'cuda'.
         """
         self.codebook = codebook
         self.distillation = distillation
@@ -80,44 +88,52 @@ class _Trained(BaseEstimator):
         self.dropout = dropout
         self.attend = attend
         self.max_tokens = max_tokens
+        self.lexicon = lexicon
         self.class_weight = class_weight
         self.random_state = random_state
         self.device = device
 
     def _train(self, texts: list[str], labels: np.ndarray, names: Sequence[str]) -> None:
+        """Train `classifier_` on texts and their labels."""
         if len(texts) != len(labels):
             raise InputError(f"{len(texts)} texts, but {len(labels)} labels")
         if len(texts) == 0:
             raise InputError("there is nothing to learn from: no texts were given")
-        settings, shape = self._settings()
+        settings, architecture = self._settings()
         data = Dataset(texts, labels, tuple(names))
-        self.classifier_ = train(_codebook(self.codebook, self.distillation), data, None, settings, shape)
+        self.classifier_ = train(_codebook(self.codebook, self.distillation), data, None, settings, architecture)
 
     def _settings(self) -> tuple[TrainingSettings, Architecture]:
+        """The preset with the parameters that are given."""
         if self.preset not in PRESETS:
             raise InputError(f"preset must be one of {', '.join(PRESETS)}, not '{self.preset}'")
         if self.epochs and self.steps:
             raise InputError("epochs and steps both say how long to train: give one of them")
+
         given = self._given("epochs", "steps", "batch_size", "learning_rate", "dropout", "device")
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = check_random_state(seed).randint(2**31 - 1)
         given |= {"seed": int(seed), "class_weights": self.class_weight or "none"}
-        shape = replace(ARCHITECTURES[self.preset], **self._given("attend", "max_tokens"))
-        return replace(PRESETS[self.preset], **given), shape
+        if not self.lexicon:
+            given["lexicon"] = False
+
+        architecture = replace(ARCHITECTURES[self.preset], **self._given("attend", "max_tokens"))
+        return replace(PRESETS[self.preset], **given), architecture
 
     def _given(self, *names: str) -> dict[str, Any]:
+        """Those of the named parameters that are not None."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __sklearn_tags__(self) -> Any:
-        return _of_texts(super().__sklearn_tags__())
+        return _text_input(super().__sklearn_tags__())
 
 
-class AdeClassifier(ClassifierMixin, _Trained):
-    """Texts to labels, one each or several: a codebook, and a model trained on it."""
+class AdeClassifier(ClassifierMixin, _TrainedEstimator):
+    """Text classifier, single-label or multi-label: a codebook and a model trained on it."""
 
     def fit(self, X: Sequence[str], y: Any) -> Self:
-        """Train on texts and a label for each (strings, numbers, anything sorted), or a table of several: 0 and 1."""
+        """Train on texts and labels y: one a text (strings or numbers), or a multi-label indicator matrix (n, C)."""
         texts = _texts(X)
         classes, labels = _labels(y)
         self._train(texts, labels, [str(label) for label in classes])
@@ -125,11 +141,11 @@ class AdeClassifier(ClassifierMixin, _Trained):
         return self
 
     def predict(self, X: Sequence[str]) -> np.ndarray:
-        """The most probable label of each text; where there are several, a table (n, C) of 0 and 1."""
-        chances = self.predict_proba(X)
+        """The most probable label of each text; of a multi-label model an indicator matrix (n, C)."""
+        probabilities = self.predict_proba(X)
         if self.classifier_.problem == MULTI:
-            return (chances >= MULTI_LABEL_THRESHOLD).astype(np.int64)
-        return self.classes_[chances.argmax(1)]
+            return (probabilities >= MULTI_LABEL_THRESHOLD).astype(np.int64)
+        return self.classes_[probabilities.argmax(1)]
 
     def predict_proba(self, X: Sequence[str]) -> np.ndarray:
         """Probabilities (n, C), columns in the order of `classes_`."""
@@ -142,8 +158,8 @@ class AdeClassifier(ClassifierMixin, _Trained):
         return tags
 
 
-class AdeRegressor(RegressorMixin, _Trained):
-    """Texts to numbers: a codebook, and a model trained on it."""
+class AdeRegressor(RegressorMixin, _TrainedEstimator):
+    """Text regressor: a codebook and a model trained on it."""
 
     def fit(self, X: Sequence[str], y: Any) -> Self:
         """Train on texts and a number for each."""
@@ -155,18 +171,19 @@ class AdeRegressor(RegressorMixin, _Trained):
         return self
 
     def predict(self, X: Sequence[str]) -> np.ndarray:
-        """The number of each text."""
+        """The predicted number of each text."""
         check_is_fitted(self)
         return np.array(self.classifier_.predict(_texts(X)), np.float64)
 
 
 class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Texts -> vectors of a fixed width.
+    """Transformer from texts to vectors (n, d).
 
-    source:         a codebook (a `Codebook`, the folder of one, or a teacher to distil): the mean of a text's tokens.
-                    A trained model (a `Classifier` or the folder of one): what it pools before it classifies.
-    distillation:   how a teacher is distilled.
-    max_tokens:     tokens a text is cut to; a trained model has a limit of its own.
+    source:         a codebook (a `Codebook`, the folder of one, or a teacher to distil) for the mean of a text's token
+                    vectors, or a trained model (a `Classifier` or the folder of one) for its pooled vectors.
+    distillation:   settings for the distillation of a teacher.
+    max_tokens:     tokens a text is truncated to; a trained model truncates to its own `max_tokens`.
+    device:         'auto', 'cpu' or 'cuda', for a trained model.
     """
 
     def __init__(
@@ -183,7 +200,7 @@ class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.device = device
 
     def fit(self, X: Sequence[str] | None = None, y: object = None) -> "AdeEncoder":
-        """Load, or distil, what the vectors come from; nothing is learned from the texts."""
+        """Load or distil the source; nothing is learned from X."""
         if X is not None:
             _texts(X)
         source: Classifier | Codebook
@@ -206,18 +223,18 @@ class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return mean_vectors(self.source_, texts, self.max_tokens)
 
     def __sklearn_tags__(self) -> Any:
-        return _of_texts(super().__sklearn_tags__())
+        return _text_input(super().__sklearn_tags__())
 
 
-def _of_texts(tags: Any) -> Any:
-    """What scikit-learn should know: texts, in one dimension, which are for us to check."""
+def _text_input(tags: Any) -> Any:
+    """Estimator tags for a one-dimensional X of strings, which the estimator validates itself."""
     tags.input_tags.string = tags.input_tags.one_d_array = tags.no_validation = True
     tags.input_tags.two_d_array = False
     return tags
 
 
 def _texts(given: Any) -> list[str]:
-    """The texts as a list; whatever else it may be is one clear error."""
+    """X as a list of strings; an `InputError` for anything else."""
     if isinstance(given, (str, bytes)) or not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
         raise InputError(f"texts must be a list or a column of strings, not {type(given).__name__}")
     if getattr(given, "ndim", 1) != 1:
@@ -230,7 +247,7 @@ def _texts(given: Any) -> list[str]:
 
 
 def _labels(given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, and each row's: their numbers (n,), or for several which of them (n, C)."""
+    """The classes (C,), and for each row its class index (n,) or, for multi-label, its indicators (n, C)."""
     if given is None:
         raise InputError("AdeClassifier requires y to be passed, but the target y is None")
     labels = given.toarray() if hasattr(given, "toarray") else np.asarray(given)
@@ -246,12 +263,12 @@ def _labels(given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_model(source: str | Path) -> bool:
-    """Whether it is the folder of a trained model of ours."""
+    """Whether a path is the folder of a trained ADE model."""
     return Path(source).is_dir() and kind_of(source).startswith("Ade")
 
 
 def _codebook(source: Any, settings: DistillationSettings | None) -> Codebook:
-    """A codebook as it is, from its folder, or distilled from a teacher."""
+    """A codebook as given, loaded from its folder, or distilled from a teacher."""
     if not isinstance(source, (Codebook, str, Path)):
         raise InputError(f"a codebook, its folder or a teacher's name is needed, not {type(source).__name__}")
     if not isinstance(source, Codebook):
@@ -267,5 +284,5 @@ def _codebook(source: Any, settings: DistillationSettings | None) -> Codebook:
 
 @lru_cache(maxsize=4)
 def _distilled(source: str, settings: DistillationSettings) -> Codebook:
-    """A search fits many times: the process distils once."""
+    """Distil a teacher, once in a process: a grid search fits many times."""
     return distill(load_teacher(source), settings)

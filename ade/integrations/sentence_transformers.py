@@ -1,8 +1,8 @@
-"""ADE as the first module of a sentence-transformers model: it encodes, trains and saves as any other does.
+"""ADE as the input module of a sentence-transformers model, for encoding, training and saving.
 
 `SentenceTransformer(modules=[AdeModule.from_codebook(codebook), Pooling(codebook.dim)])` starts from a codebook,
-`SentenceTransformer(modules=[AdeModule.from_folder(model)])` from a trained classifier and its own pooling. What is
-saved is a model folder of ours with the library's files beside it; weights are safetensors.
+`SentenceTransformer(modules=[AdeModule.from_folder(model)])` from a trained classifier and its own pooling. `save`
+writes an ADE model folder (safetensors) with the files of sentence-transformers beside it.
 """
 
 try:
@@ -32,7 +32,7 @@ from ade.model_card import CARD
 from ade.pretrained import AdePreTrainedModel
 from ade.settings import Architecture
 
-STATIC = Architecture(sat=False, positions="none")
+STATIC = Architecture(sat=False, positions="none")  # composed tokens alone
 KINDS: dict[str, type[AdePreTrainedModel]] = {
     kind.__name__: kind for kind in (AdeModel, AdeForSequenceClassification, AdeForTokenClassification)
 }
@@ -41,7 +41,8 @@ KINDS: dict[str, type[AdePreTrainedModel]] = {
 class AdeModule(InputModule):
     """Texts -> a vector for each token, and with `pooled` one for the text.
 
-    In the mode `anchors` the tokens are anchors. A model's last layer stays in it, as it was, and is not used.
+    A model with `attend="anchors"` gives a vector for each anchor of each token. The classification layer of a trained
+    model is kept unchanged, but not used.
     """
 
     config_file_name = "ade_module.json"
@@ -50,7 +51,7 @@ class AdeModule(InputModule):
     def __init__(
         self, model: AdePreTrainedModel, tokenizer: Tokenizer, pooled: bool = False, special_tokens: bool = True
     ) -> None:
-        """Around a model; `special_tokens` are what its tokenizer puts around a text."""
+        """Wrap a model; `special_tokens` says whether its tokenizer adds special tokens to a text."""
         super().__init__()
         if pooled and not isinstance(model, AdeForSequenceClassification):
             raise InputError(f"{type(model).__name__} has no pooling of its own: leave out pooled, and add a Pooling")
@@ -63,9 +64,9 @@ class AdeModule(InputModule):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, architecture: Architecture | None = None, **noise: Any) -> "AdeModule":
-        """Composed tokens as they are, for a `Pooling` to follow; or with an architecture, a model yet to be trained.
+        """Composed tokens, to be followed by a `Pooling`; with an architecture, an untrained model on the codebook.
 
-        `noise` is dropout, token_dropout and position_scale of `AdeConfig`.
+        `noise` is passed on to `AdeConfig`: dropout, token_dropout and position_scale.
         """
         noise = {"dropout": 0.0 if architecture is None else 0.1, "position_scale": 0.1, **noise}
         model = AdeModel.from_codebook(codebook, architecture=architecture or STATIC, **noise)
@@ -73,12 +74,12 @@ class AdeModule(InputModule):
 
     @classmethod
     def from_folder(cls, folder: str | Path, pooled: bool = True) -> "AdeModule":
-        """A trained model; `pooled` as it pools for its classifier, else a vector a token for a `Pooling` to follow."""
+        """A trained model, with its own pooling where `pooled`, else to be followed by a `Pooling`."""
         return cls(*_load(folder), pooled)
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens a text is cut to."""
+        """Tokens a text is truncated to."""
         return self.model.config.max_tokens
 
     @max_seq_length.setter
@@ -89,7 +90,7 @@ class AdeModule(InputModule):
         self.tokenizer.enable_truncation(value)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
-        """Token ids and their mask, padded to the longest text; a text without any token is id 0."""
+        """Token ids and attention mask, padded to the longest text; a text without tokens becomes id 0."""
         check_texts(inputs)
         texts = [(prompt or "") + text for text in inputs]
         rows = chain.from_iterable(
@@ -101,11 +102,11 @@ class AdeModule(InputModule):
         return {"input_ids": pad(ids, batch_first=True), "attention_mask": pad(mask, batch_first=True)}
 
     def tokenize(self, texts: Sequence[str], **kwargs: Any) -> dict[str, Tensor]:
-        """As `preprocess`; what versions before 5.4 call."""
+        """The same as `preprocess`, under its name before sentence-transformers 5.4."""
         return self.preprocess(texts, **kwargs)
 
     def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
-        """Add token_embeddings (B, T, d) and their mask, and where it pools sentence_embedding (B, d)."""
+        """Add token_embeddings (B, T, d) with their attention_mask, and where `pooled` sentence_embedding (B, d)."""
         states, mask = self.model.base_model.states(features["input_ids"], features["attention_mask"].bool())
         features.update(token_embeddings=states, attention_mask=mask.long())
         if self.pooled:
@@ -113,28 +114,28 @@ class AdeModule(InputModule):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """d, the width of a vector."""
+        """The size d of the vectors."""
         return self.model.config.hidden_size
 
     get_word_embedding_dimension = get_sentence_embedding_dimension = get_embedding_dimension  # before 5.4
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
-        """Write a model folder of ours (safetensors, whatever is asked), and how it is used here."""
+        """Write an ADE model folder (always safetensors) and this module's settings."""
         write_model(self.model, self.tokenizer, Path(output_path))
-        (Path(output_path) / CARD).unlink()  # it tells of a classifier; the library writes its own
+        (Path(output_path) / CARD).unlink()  # it describes a classifier; sentence-transformers writes its own
         self.save_config(output_path)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> "AdeModule":
-        """Read what `save` has written, from a folder or the hub."""
-        where = {name: options.get(name) for name in ("token", "cache_folder", "revision", "local_files_only")}
-        folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **where)
-        config = cls.load_config(model_name_or_path, subfolder=subfolder, **where)
+        """Load what `save` has written, from a folder or the hub."""
+        source = {name: options.get(name) for name in ("token", "cache_folder", "revision", "local_files_only")}
+        folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **source)
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **source)
         if folder is None or not config:
             raise InputError(f"{model_name_or_path}: holds no {cls.config_file_name}; it was not saved by AdeModule")
         return cls(*_load(folder), **config)
 
 
 def _load(source: str | Path) -> tuple[AdePreTrainedModel, Tokenizer]:
-    """The model of a folder, of whichever kind it was saved as, and its tokenizer; what is none of ours is refused."""
+    """The model of an ADE model folder, of the class it was saved as, and its tokenizer."""
     return load_model(KINDS.get(kind_of(source), AdeForSequenceClassification), source, "cpu")

@@ -1,7 +1,7 @@
-"""Texts -> one vector each: the mean of a codebook's tokens, or what a trained model pools before it classifies.
+"""One vector a text: the mean of its token vectors in a codebook, or the pooled vector of a trained classifier.
 
-The mean of composed tokens is linear in the anchors, so no token is composed at all: the weights of all pairs of a
-text are added up anchor by anchor, and one matrix product with the anchors gives the vectors.
+The mean of composed tokens is linear in the anchors, so no token needs to be composed: the pair weights of a text are
+summed for each anchor, and one matrix product with the anchors gives the vectors.
 """
 
 from collections.abc import Sequence
@@ -15,38 +15,49 @@ from ade.codebook import Codebook
 from ade.data.batches import encode, sorted_batches
 from ade.data.tokenize import CHUNK, encode_chunks
 
-CELLS = 1 << 22  # of the matrix of texts and anchors that is held at a time
+MAX_CELLS = 1 << 22  # of the texts x anchors matrix that is in memory at a time
 
 
 def mean_vectors(codebook: Codebook, texts: Sequence[str], max_tokens: int = 512) -> np.ndarray:
-    """The mean of each text's composed tokens, special ones left out: (n, d) float32; 0 for a text without tokens."""
+    """The mean of each text's composed tokens, without special tokens: (n, d) float32.
+
+    A text is truncated to `max_tokens` tokens; the vector of a text without tokens is zero.
+    """
     anchors = codebook.anchors.numpy()
     vectors = np.zeros((len(texts), codebook.dim), np.float32)
-    step = max(1, min(CHUNK, CELLS // len(anchors)))
+    step = max(1, min(CHUNK, MAX_CELLS // len(anchors)))
     for start in range(0, len(texts), step):
-        some = encode_chunks(codebook.tokenizer, texts[start : start + step], max_tokens, first=start, special=False)
-        rows = list(chain.from_iterable(some))
-        lengths = np.array([len(row.ids) for row in rows])
-        ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, int(lengths.sum()))
-        vectors[start : start + step] = _mean_pairs(codebook, ids, lengths) @ anchors
+        some = texts[start : start + step]
+        encodings = encode_chunks(codebook.tokenizer, some, max_tokens, first=start, special=False)
+        rows = [encoding.ids for encoding in chain.from_iterable(encodings)]
+        lengths = np.array([len(row) for row in rows])
+        ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
+        vectors[start : start + step] = _mean_weights(codebook, ids, lengths) @ anchors
     return vectors
 
 
-def _mean_pairs(codebook: Codebook, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """How much of each anchor the mean token of a text has: (n, K), for texts kept end to end."""
-    counts = codebook.counts.numpy()[ids].astype(np.int64)  # (T,)
-    before = codebook.offsets.numpy()[ids] - (np.cumsum(counts) - counts)
-    slot = np.repeat(before, counts) + np.arange(counts.sum())  # where the pairs of all tokens are kept
+def _mean_weights(codebook: Codebook, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The mean weight of each anchor over the tokens of each text: (n, K); `ids` are those of all texts in a row."""
+    # Where the pairs of every token are stored: its own offset, then one further for each of its pairs.
+    counts = codebook.counts.numpy()[ids].astype(np.int64)  # (T,): pairs of each token
+    first = np.cumsum(counts) - counts
+    pair = np.repeat(codebook.offsets.numpy()[ids] - first, counts) + np.arange(counts.sum())
+
+    # Sum the weights in the cell of their text and anchor.
     text = np.repeat(np.repeat(np.arange(len(lengths)), lengths), counts)
-    cell = text * len(codebook.anchors) + codebook.indices.numpy()[slot]
-    size = (len(lengths), len(codebook.anchors))
-    sums = np.bincount(cell, codebook.weights.numpy()[slot], size[0] * size[1]).reshape(size)
+    shape = (len(lengths), len(codebook.anchors))
+    cell = text * shape[1] + codebook.indices.numpy()[pair]
+    sums = np.bincount(cell, codebook.weights.numpy()[pair], shape[0] * shape[1]).reshape(shape)
     return (sums / np.maximum(lengths, 1)[:, None]).astype(np.float32)
 
 
 @torch.inference_mode()
 def pooled_vectors(classifier: Classifier, texts: Sequence[str]) -> np.ndarray:
-    """What a trained model's classifier layer sees of each text: (n, d) float32."""
+    """The pooled vector of each text, which is the input of the model's classification layer: (n, d) float32.
+
+    A text is truncated to the model's `max_tokens` tokens: these are the vectors of the first window of a long text,
+    whereas predictions average the class scores of all windows. Scores of a lexicon are not part of them.
+    """
     model = classifier.model.eval()
     encoded = encode(classifier.tokenizer, texts, classifier.max_tokens).to(model.device)
     vectors = torch.empty(len(encoded), model.config.hidden_size)

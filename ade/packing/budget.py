@@ -1,9 +1,10 @@
-"""A codebook for a budget in bytes: K, the bits, and each token's pairs chosen so that bytes go where they buy most.
+"""A codebook for a budget in bytes: anchors, bits and pairs chosen so that the bytes go where they help most.
 
-A token may have any number of pairs, or its row kept whole in 4 or 8 bits. Each choice has a cost in bits and reaches
-a cosine; with a price on a bit, every token takes what is worth most to it, cosine times the token's weight less
-cost times price, and the price is set so that all of it fits. Frequent and hard tokens get many pairs, rare and easy
-ones get one: the paper's dynamic anchor allocation. Weights and anchors are then fitted as they will be stored.
+A token may have any number of pairs, or its row may be stored whole with 8 or 4 bits a number. Each choice has a cost
+in bits and reaches a cosine. Given a price per bit, every token takes the choice with the largest (cosine times the
+token's weight) - (cost times price), and the price is set so that everything fits. Frequent and hard tokens get many
+pairs, rare and easy ones get one: the paper's dynamic anchor allocation. Weights and anchors are then fitted in the
+form in which they will be stored.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -22,16 +23,16 @@ from ade.pursuit import Rows, block_size, fit_anchors, importance_of, pursue, qu
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 
-ANCHOR_SHARE = 0.19  # of the budget, for the anchors: measured to be best from 1 to 4 MiB
-MOST_PAIRS = 62  # of a token: its code then has 6 bits
-HEADER = 1200  # bytes of a safetensors file that are not arrays
-TEMPER = 0.3  # exponent of a token's frequency in its weight: 0 for all alike
-FITS = 3  # of weights, the anchors fitted to them in between
-SWEEPS = 3  # over a token's weights, each rounded given the others
+ANCHOR_SHARE = 0.19  # fraction of the budget for anchors: measured to be best from 1 to 4 MiB
+MAX_PAIRS = 62  # of a token: its code then has 6 bits
+HEADER_BYTES = 1200  # of a safetensors file
+FREQUENCY_EXPONENT = 0.3  # of a token's frequency in its weight: 0 would weight all tokens alike
+FITS = 3  # fits of the weights, with a fit of the anchors between them
+SWEEPS = 3  # over a token's weights, rounding each given the others
 
 
 def parse_size(text: str) -> int:
-    """Bytes of '2MB', '1.5 MiB', '800kB', '100000'."""
+    """Parse a size such as '2MB', '1.5 MiB', '800kB' or '100000' into bytes."""
     units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
     number = text.strip().rstrip("bBkKmMgGiI").strip()
     unit = text.strip()[len(number) :].strip().lower()
@@ -40,17 +41,26 @@ def parse_size(text: str) -> int:
     except (KeyError, ValueError, OverflowError):
         raise InputError(f"'{text}' is not a size; write 2MB, 1.5MiB or 800kB") from None
     if size <= 0:
-        raise InputError(f"a size must be more than nothing, not '{text}'")
+        raise InputError(f"a size must be positive, not '{text}'")
     return size
 
 
 @dataclass(frozen=True)
 class _Choices:
-    """What each token may have: its pairs in the order they were found, and the cosine after each."""
+    """What each of N tokens may take: its first P pairs, or its row stored whole."""
 
-    anchors: Tensor  # (N, P)
-    cosines: Tensor  # (N, P)
-    whole: Tensor  # (N, 2): cosine of the row in 8 and in 4 bits
+    anchors: Tensor  # (N, P): of the pairs, in the order they were found
+    cosines: Tensor  # (N, P): with the pairs up to this one
+    cosines_whole: Tensor  # (N, 2): of the row with 8 and with 4 bits a number
+
+
+@dataclass(frozen=True)
+class _Allocation:
+    """What each of N tokens has been given."""
+
+    counts: Tensor  # (N,) int64: number of pairs; 0 for a row stored whole
+    whole_8: Tensor  # (N,) bool: the row is stored whole, with 8 bits a number
+    whole_4: Tensor  # (N,) bool: with 4 bits a number
 
 
 def distill_to_size(
@@ -60,142 +70,214 @@ def distill_to_size(
     frequencies: Tensor | None = None,
     report: Report = silent,
 ) -> Codebook:
-    """Distil a teacher into a codebook whose file has at most `size` bytes; `settings` give rounds, seed and device."""
+    """Distil a teacher into a codebook whose file has at most `size` bytes.
+
+    Args:
+        teacher: the table of embeddings and its tokenizer.
+        size: bytes of the file.
+        settings: of these, rounds, random seed and device are used.
+        frequencies: how often each token occurs; by Zipf's law from its rank where this is None.
+        report: told about progress.
+    """
     count, dim = teacher.table.shape
     weight = _weights(frequencies, count)
     rows = Rows(teacher.table, weight, resolve_device(settings.device))
-    anchors_wanted = 2 ** round(torch.tensor(ANCHOR_SHARE * size / (dim + 2)).clamp(min=2).log2().item())
-    shared = max(2, min(anchors_wanted, 1 << (max(2, count // 8).bit_length() - 1)))
-    packing = Packing(shared=shared)
-    pair_bits = (shared - 1).bit_length() + packing.weight_bits
-    special = _special(teacher, count)
-    room = _room(size, count, dim, packing, 1)
+    special = _special_tokens(teacher, count)
+    packing = Packing(shared=_anchor_count(size, count, dim))
+    pair_bits = (packing.shared - 1).bit_length() + packing.weight_bits
+
+    # The least a codebook needs: a pair for every token, special tokens whole.
+    available = _available_bits(size, count, dim, packing, 1)
     needed = count * pair_bits + len(special) * (8 * dim + 16 - pair_bits)
-    if room < needed + count:  # a bit a token for codes that count further
-        least = (needed + count - room) // 8 + size
+    if available < needed + count:  # one more bit a token, for longer codes
+        least = (needed + count - available) // 8 + size
         raise InputError(f"{size:,} bytes are too few for {count:,} tokens; they need at least about {least:,}")
-    pairs = max(1, round(min(room / pair_bits / count, MOST_PAIRS)))
-    fitting = replace(settings, anchors=shared, pairs=min(pairs, shared, 8), solver="pursuit", signed=True)
-    anchors = fit_anchors(rows, fitting, torch.Generator().manual_seed(settings.seed), report)
-    choices = _choices(rows, anchors, min(MOST_PAIRS, shared, max(4, 2 * pairs)), report)
-    room = _room(size, count, dim, packing, choices.cosines.shape[1])
-    counts = _allocate(choices, weight.to(torch.float64), special, room, pair_bits, dim)
-    return _made(teacher, rows, anchors, choices, counts, packing, settings, report)
+
+    # Anchors are fitted for the mean number of pairs; then each token may have up to twice as many.
+    mean_pairs = max(1, round(min(available / pair_bits / count, MAX_PAIRS)))
+    pursuit = replace(
+        settings, anchors=packing.shared, pairs=min(mean_pairs, packing.shared, 8), solver="pursuit", signed=True
+    )
+    anchors = fit_anchors(rows, pursuit, torch.Generator().manual_seed(settings.seed), report)
+    choices = _choices(rows, anchors, min(MAX_PAIRS, packing.shared, max(4, 2 * mean_pairs)), report)
+
+    available = _available_bits(size, count, dim, packing, choices.cosines.shape[1])
+    allocation = _allocate(choices, weight.to(torch.float64), special, available, pair_bits, dim)
+    anchors, weights = _fit(rows, anchors, choices, allocation, packing.weight_bits, report)
+    codebook = _assemble(teacher, anchors, choices.anchors.long(), weights, allocation, packing)
+    counts = {
+        "anchors": len(anchors),
+        "pairs": float(allocation.counts.double().mean()),
+        "whole_8": int(allocation.whole_8.sum()),
+        "whole_4": int(allocation.whole_4.sum()),
+    }
+    about = {**teacher.about, "settings": asdict(settings), **counts, **quality(rows, codebook)}
+    return replace(codebook, about=about)
 
 
-def _room(size: int, count: int, dim: int, packing: Packing, most: int) -> int:
-    """Bits left for pairs and whole rows beside the anchors, the scales and the codes of the tokens."""
-    without = Shape(count, dim, packing.shared, 0, 0, 0, most, packing.weight_bits, packing.anchor_bits)
-    return 8 * (size - HEADER - without.nbytes)
+def _anchor_count(size: int, count: int, dim: int) -> int:
+    """The number of anchors for a budget: a power of two, at most an eighth of the tokens."""
+    wanted = 2 ** round(torch.tensor(ANCHOR_SHARE * size / (dim + 2)).clamp(min=2).log2().item())
+    return max(2, min(wanted, 1 << (max(2, count // 8).bit_length() - 1)))
+
+
+def _available_bits(size: int, count: int, dim: int, packing: Packing, max_pairs: int) -> int:
+    """Bits for pairs and whole rows: what anchors, scales and codes of the tokens leave of the budget."""
+    empty = Shape(
+        vocabulary=count,
+        dim=dim,
+        anchors=packing.shared,
+        whole_8=0,
+        whole_4=0,
+        pairs=0,
+        most=max_pairs,
+        weight_bits=packing.weight_bits,
+        anchor_bits=packing.anchor_bits,
+    )
+    return 8 * (size - HEADER_BYTES - empty.nbytes)
 
 
 def _weights(frequencies: Tensor | None, count: int) -> Tensor:
-    """How much a token's cosine counts: by how often it occurs, or by its rank as Zipf's law has it; tempered."""
-    weight = (zipf(count) if frequencies is None else importance_of(frequencies, count)) ** TEMPER
+    """The weight of each token's cosine, 1 on average: a power of its frequency, or of Zipf's law for its rank."""
+    weight = (zipf(count) if frequencies is None else importance_of(frequencies, count)) ** FREQUENCY_EXPONENT
     return weight / weight.mean()
 
 
 def zipf(count: int) -> Tensor:
-    """How often tokens occur that are numbered by rank, up to a factor."""
+    """Relative frequencies of tokens numbered by rank."""
     return 1 / (torch.arange(count, dtype=torch.float32) + 100)
 
 
-def _special(teacher: Teacher, count: int) -> Tensor:
-    """Special tokens, whose rows are always kept whole."""
+def _special_tokens(teacher: Teacher, count: int) -> Tensor:
+    """Numbers of special tokens, whose rows are always stored whole."""
     added = teacher.tokenizer.get_added_tokens_decoder()
     return torch.tensor([i for i, token in added.items() if token.special and i < count], dtype=torch.int64)
 
 
-def _choices(rows: Rows, anchors: Tensor, most: int, report: Report) -> _Choices:
+def _choices(rows: Rows, anchors: Tensor, max_pairs: int, report: Report) -> _Choices:
+    """Find up to `max_pairs` pairs of every token, and the cosine of each choice."""
     gram = anchors @ anchors.T
-    found, cosines, whole = [], [], []
-    for part, block, _ in rows.blocks(block_size(len(anchors), most)):
+    found, cosines, cosines_whole = [], [], []
+    for part, block, _ in rows.blocks(block_size(len(anchors), max_pairs)):
         report("pairs", part.start, len(rows), {})
         path: list[Tensor] = []
-        chosen, _, _ = pursue(block @ anchors.T, gram, most, path=path)
+        chosen, _, _ = pursue(block @ anchors.T, gram, max_pairs, path=path)
         found.append(chosen.to("cpu", torch.int32))
         cosines.append(torch.stack(path, 1).cpu())
-        narrow = [F.cosine_similarity(rounded(block, bits), block, dim=1) for bits in (8, 4)]
-        whole.append(torch.stack(narrow, 1).nan_to_num(1.0).cpu())
+        of_whole = [F.cosine_similarity(rounded(block, bits), block, dim=1) for bits in (8, 4)]
+        cosines_whole.append(torch.stack(of_whole, 1).nan_to_num(1.0).cpu())
     report("pairs", len(rows), len(rows), {})
-    return _Choices(torch.cat(found), torch.cat(cosines), torch.cat(whole))
+    return _Choices(torch.cat(found), torch.cat(cosines), torch.cat(cosines_whole))
 
 
-def _allocate(choices: _Choices, weight: Tensor, special: Tensor, room: float, pair_bits: int, dim: int) -> Tensor:
-    """Pairs of each token, 0 for a row in 8 bits, -1 for one in 4: the most cosine for its weight in so many bits."""
-    most = choices.cosines.shape[1]
-    cost = torch.tensor([*(pair_bits * (k + 1) for k in range(most)), 8 * dim + 16, 4 * ((dim + 1) // 2) * 2 + 16])
-    worth = torch.cat([choices.cosines, choices.whole], 1).double() * weight.unsqueeze(1)  # (N, P + 2)
-    worth[special, most] = torch.inf
+def _allocate(
+    choices: _Choices, weight: Tensor, special: Tensor, available: float, pair_bits: int, dim: int
+) -> _Allocation:
+    """Choose for each token so that the weighted sum of cosines is largest within the available bits."""
+    max_pairs = choices.cosines.shape[1]
+    whole_8, whole_4 = max_pairs, max_pairs + 1  # columns of the choices after 1, 2, ... max_pairs pairs
+    bits_whole_8, bits_whole_4 = 8 * dim + 16, 8 * ((dim + 1) // 2) + 16
+    cost = torch.tensor([*(pair_bits * (k + 1) for k in range(max_pairs)), bits_whole_8, bits_whole_4])
+    worth = torch.cat([choices.cosines, choices.cosines_whole], 1).double() * weight.unsqueeze(1)  # (N, P + 2)
+    worth[special, whole_8] = torch.inf
+
+    # Bisection for the lowest price of a bit at which everything fits.
     low, high = 0.0, float(weight.max()) / pair_bits
     for _ in range(50):
         price = (low + high) / 2
         taken = (worth - price * cost).argmax(1)
-        low, high = (price, high) if float(cost[taken].sum()) > room else (low, price)
+        low, high = (price, high) if float(cost[taken].sum()) > available else (low, price)
     taken = (worth - high * cost).argmax(1)
-    if float(cost[taken].sum()) > room:
-        raise InputError(f"the budget is too small by {(int(cost[taken].sum()) - room) // 8:,} bytes")
-    return torch.where(taken == most, 0, torch.where(taken == most + 1, -1, taken + 1))
+    if float(cost[taken].sum()) > available:
+        raise InputError(f"the budget is too small by {(int(cost[taken].sum()) - available) // 8:,} bytes")
+    return _Allocation(torch.where(taken < max_pairs, taken + 1, 0), taken == whole_8, taken == whole_4)
 
 
-def _fitted(rows: Rows, anchors: Tensor, choices: _Choices, counts: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Anchors, weights in so many bits and the cosine reached of every token: (N, P), (N, P), (N,)."""
-    gram, levels = anchors @ anchors.T, 2 ** (bits - 1) - 1
+def _fit(
+    rows: Rows, anchors: Tensor, choices: _Choices, allocation: _Allocation, weight_bits: int, report: Report
+) -> tuple[Tensor, Tensor]:
+    """Anchors (K, d) and weights (N, P), fitted in turn: the weights to the anchors as stored, the anchors to them."""
+    for done in range(FITS):
+        report("fit", done, FITS, {})
+        weights, cosine = _fit_weights(rows, rounded(anchors, 8), choices, allocation, weight_bits)
+        if done + 1 < FITS:
+            anchors = update_anchors(rows, anchors, choices.anchors.long(), weights, cosine)
+    report("fit", FITS, FITS, {})
+    return anchors, weights
+
+
+def _fit_weights(
+    rows: Rows, anchors: Tensor, choices: _Choices, allocation: _Allocation, weight_bits: int
+) -> tuple[Tensor, Tensor]:
+    """Weights of `weight_bits` bits of every token's pairs (N, P), and the cosine reached (N,)."""
+    gram, levels = anchors @ anchors.T, 2 ** (weight_bits - 1) - 1
     weights, cosine = torch.zeros(choices.cosines.shape), torch.ones(len(rows))
     for part, block, _ in rows.blocks(2048):
-        most = max(1, int(counts[part].max()))
-        chosen = choices.anchors[part, :most].long().to(rows.device)
-        real = (torch.arange(most) < counts[part].unsqueeze(1)).to(rows.device)  # (n, k)
+        counts = allocation.counts[part]
+        max_pairs = max(1, int(counts.max()))
+        chosen = choices.anchors[part, :max_pairs].long().to(rows.device)
+        real = (torch.arange(max_pairs) < counts.unsqueeze(1)).to(rows.device)  # (n, k)
         target = (block @ anchors.T).gather(1, chosen) * real
-        small = gram[chosen.unsqueeze(2), chosen.unsqueeze(1)] * (real.unsqueeze(2) & real.unsqueeze(1))
-        found, reached = _rounded_fit(small, target, real, levels)
-        weights[part, :most], cosine[part] = found.cpu(), reached.cpu()
-    return choices.anchors.long(), weights, cosine
+        own_gram = gram[chosen.unsqueeze(2), chosen.unsqueeze(1)] * (real.unsqueeze(2) & real.unsqueeze(1))
+        found, reached = _rounded_fit(own_gram, target, real, levels)
+        weights[part, :max_pairs], cosine[part] = found.cpu(), reached.cpu()
+    return weights, cosine
 
 
-def _rounded_fit(small: Tensor, target: Tensor, real: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """Least squares from inner products alone, weights whole multiples of a step, the largest always `levels` of it."""
-    eye = torch.eye(small.shape[1], device=small.device)
-    exact = torch.linalg.solve_ex(small + 1e-5 * eye + torch.diag_embed((~real).float()), target.unsqueeze(2)).result
-    exact = exact.squeeze(2) * real  # (n, k)
+def _rounded_fit(gram: Tensor, target: Tensor, real: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Least squares with rounded weights.
+
+    Args:
+        gram: inner products of each token's anchors (n, k, k).
+        target: inner products of the token's row and its anchors (n, k).
+        real: mask of the real anchors (n, k).
+        levels: weights are integers from -levels to levels times a step; the largest one is `levels`.
+
+    Returns:
+        The weights (n, k) and the cosine reached (n,).
+    """
+    eye = torch.eye(gram.shape[1], device=gram.device)
+    regular = gram + 1e-5 * eye + torch.diag_embed((~real).float())  # padding must not make it singular
+    exact = torch.linalg.solve_ex(regular, target.unsqueeze(2)).result.squeeze(2) * real  # (n, k)
     largest = exact.abs().argmax(1, keepdim=True)
     step = exact.gather(1, largest).abs().clamp(min=1e-9) / levels  # (n, 1)
     number = (exact / step).round()
+
+    # Coordinate descent: each number anew given the others, but for the largest; then the best step for them.
     for _ in range(SWEEPS):
-        for j in range(small.shape[1]):
-            rest = target[:, j] / step[:, 0] - (small[:, j] * number).sum(1) + small[:, j, j] * number[:, j]
-            better = (rest / small[:, j, j].clamp(min=1e-6)).round().clamp(-levels, levels)
-            number[:, j] = torch.where((largest[:, 0] == j) | ~real[:, j], number[:, j], better)
-        energy = torch.einsum("nk,nkl,nl->n", number, small, number).clamp(min=1e-9)
+        for j in range(gram.shape[1]):
+            rest = target[:, j] / step[:, 0] - (gram[:, j] * number).sum(1) + gram[:, j, j] * number[:, j]
+            better = (rest / gram[:, j, j].clamp(min=1e-6)).round().clamp(-levels, levels)
+            fixed = (largest[:, 0] == j) | ~real[:, j]
+            number[:, j] = torch.where(fixed, number[:, j], better)
+        energy = torch.einsum("nk,nkl,nl->n", number, gram, number).clamp(min=1e-9)
         product = (number * target).sum(1)
         step = (product / energy).clamp(min=1e-9).unsqueeze(1)
     return number * step, (product / energy.sqrt()).clamp(0, 1)
 
 
-def _made(
-    teacher: Teacher, rows: Rows, anchors: Tensor, choices: _Choices, counts: Tensor, packing: Packing,
-    settings: DistillationSettings, report: Report,
-) -> Codebook:  # fmt: skip
-    """Weights fitted as they will be stored, the anchors to them, the weights again; then everything put together."""
-    for done in range(FITS):
-        report("fit", done, FITS, {})
-        indices, weights, cosine = _fitted(rows, rounded(anchors, 8), choices, counts, packing.weight_bits)
-        if done + 1 < FITS:
-            anchors = update_anchors(rows, anchors, indices, weights, cosine)
-    report("fit", FITS, FITS, {})
+def _assemble(
+    teacher: Teacher, anchors: Tensor, indices: Tensor, weights: Tensor, allocation: _Allocation, packing: Packing
+) -> Codebook:
+    """The codebook: pairs scaled to the length of the teacher's rows, and rows stored whole as anchors of their own."""
+    shared = rounded(anchors, 8).cpu()
     norm = torch.cat([block.float().norm(dim=1).cpu() for block in teacher.table.split(8192)]).clamp(min=1e-6)
-    whole = torch.cat([(counts == 0).nonzero()[:, 0], (counts == -1).nonzero()[:, 0]])
-    own = F.normalize(teacher.table[whole].float(), dim=1).cpu()
-    keep = torch.arange(indices.shape[1]) < counts.clamp(min=1).unsqueeze(1)  # (N, P)
+
+    # Rows stored whole come after the shared anchors, those with 8 bits a number first.
+    tokens_8, tokens_4 = (mask.nonzero()[:, 0] for mask in (allocation.whole_8, allocation.whole_4))
+    whole = torch.cat([tokens_8, tokens_4])
+    own_rows = F.normalize(teacher.table[whole].float(), dim=1).cpu()
+    stored = torch.cat([rounded(own_rows[: len(tokens_8)], 8), rounded(own_rows[len(tokens_8) :], 4)])
     indices[whole, 0] = len(anchors) + torch.arange(len(whole))
-    fine = int((counts == 0).sum())
-    near = torch.cat([rounded(own[:fine], 8), rounded(own[fine:], 4)])
-    weights[whole, 0] = (own * near).sum(1) / near.square().sum(1).clamp(min=1e-9)
-    made = Codebook.from_pairs(
-        torch.cat([rounded(anchors, 8).cpu(), own]), indices[keep], (weights * norm.unsqueeze(1))[keep], keep.sum(1),
-        teacher.tokenizer, replace(packing, fine=fine),
-    ).rounded()  # fmt: skip
-    about = {**teacher.about, "settings": asdict(settings)}
-    kinds = {"whole_8": fine, "whole_4": len(whole) - fine}
-    pairs = {"anchors": len(anchors), "pairs": float(counts.clamp(min=0).double().mean()), **kinds}
-    return replace(made, about={**about, **pairs, **quality(rows, made)})
+    weights[whole, 0] = (own_rows * stored).sum(1) / stored.square().sum(1).clamp(min=1e-9)
+
+    counts = allocation.counts.clamp(min=1)  # a row stored whole is one pair
+    real = torch.arange(indices.shape[1]) < counts.unsqueeze(1)  # (N, P)
+    return Codebook.from_pairs(
+        torch.cat([shared, own_rows]),
+        indices[real],
+        (weights * norm.unsqueeze(1))[real],
+        counts,
+        teacher.tokenizer,
+        replace(packing, fine=len(tokens_8)),
+    ).rounded()

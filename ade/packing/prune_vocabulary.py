@@ -1,14 +1,14 @@
-"""A teacher without the tokens its corpus never uses.
+"""Prune a teacher's vocabulary to the tokens a corpus uses.
 
-The tokenizer is taken apart as JSON and put together again with the tokens the corpus needs, numbered from 0 in their
-old order; the table keeps their rows. To keep every other text encodable as well, all that spells a text in the last
-resort stays: added tokens, the unknown token, pieces of one character, bytes, tokens with a character that has no
-piece of its own (trained vocabularies have none), and for BPE all that a kept token is merged from. Only WordLevel
-has nothing to fall back on: a word it loses is unknown from then on.
+The tokenizer is read as JSON and written again with the tokens the corpus needs, numbered from 0 in their old order;
+the table keeps their rows. To keep every other text encodable, tokens that any text may need stay as well: added
+tokens, the unknown token, tokens of one character, bytes, tokens with a character that has no token of its own (trained
+vocabularies have none), and for BPE all tokens that a kept one is merged from. Only WordLevel has no such fallback: a
+word it loses is unknown from then on.
 
-Fewer tokens cut the corpus the same way: the longest match (WordPiece), the likeliest path (Unigram) and the first
-merge (BPE) are still there, and nothing new competes. What may change is a text with unknown tokens, which fewer
-pieces may happen to spell, so the corpus is encoded once more, and where it differs all its pieces stay.
+With fewer tokens the corpus is encoded as before: the longest match (WordPiece), the likeliest path (Unigram) and the
+first merge (BPE) are still there, and no new candidate appears. The exception is a text with unknown tokens, parts of
+which may now match. So the corpus is encoded again, and where a text differs all tokens that occur in it stay.
 """
 
 import copy
@@ -26,71 +26,81 @@ from ade.data.tokenize import encode_batch
 from ade.errors import InputError
 from ade.teachers import Teacher
 
-MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
-BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # what a character unknown to sentencepiece falls back on
+SUPPORTED = ("WordPiece", "BPE", "Unigram", "WordLevel")
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))  # sentencepiece spells unknown characters with them
 CHUNK = 4096  # texts encoded at a time
 Json = dict[str, Any]
 
 
 def pruned(teacher: Teacher, texts: Iterable[str]) -> Teacher:
-    """The teacher with the tokens these texts need; they are encoded as before, no other gets a new unknown token."""
+    """The teacher with only the tokens these texts need.
+
+    The texts are encoded as before, and no other text gets an unknown token it did not have (except with WordLevel).
+    """
     corpus = list(texts)
     if not any(text.strip() for text in corpus):
         raise InputError("the corpus to prune the vocabulary by holds no text")
+
     spec = {**json.loads(teacher.tokenizer.to_str()), "truncation": None, "padding": None}
-    if spec["model"]["type"] not in MODELS:
-        raise InputError(f"cannot prune a {spec['model']['type']} vocabulary, only {', '.join(MODELS)}")
-    whole = Tokenizer.from_str(json.dumps(spec))
-    names = whole.get_vocab(with_added_tokens=True)
+    if spec["model"]["type"] not in SUPPORTED:
+        raise InputError(f"cannot prune a {spec['model']['type']} vocabulary, only {', '.join(SUPPORTED)}")
+    original = Tokenizer.from_str(json.dumps(spec))
+    names = original.get_vocab(with_added_tokens=True)
     if names != teacher.tokenizer.get_vocab(with_added_tokens=True):
-        raise InputError(f"{teacher.name}: its tokenizer has other ids once it is saved and loaded")
+        raise InputError(f"{teacher.name}: its tokenizer has other ids after saving and loading")
     if len(set(names.values())) < len(names):
         raise InputError(f"{teacher.name}: its tokenizer has two tokens with the same id")
-    before = list(_encoded(whole, corpus))
-    kept = _needed(spec).union(*(ids.tolist() for ids in before))
+
+    before = list(_encoded(original, corpus))
+    kept = _always_kept(spec).union(*(ids.tolist() for ids in before))
     while True:
-        kept |= _parts(spec["model"], kept)
+        kept |= _merge_parts(spec["model"], kept)
         tokenizer, rows = _rewritten(spec, kept)
-        pairs = zip(before, _encoded(tokenizer, corpus), strict=True)
-        changed = [corpus[i] for i, (old, new) in enumerate(pairs) if not np.array_equal(rows[new], old)]
+        after = _encoded(tokenizer, corpus)
+        changed = [
+            text for text, old, new in zip(corpus, before, after, strict=True) if not np.array_equal(rows[new], old)
+        ]
         if not changed:
             return Teacher(teacher.name, teacher.table[torch.from_numpy(rows)], tokenizer, teacher.license)
-        pieces = _pieces(whole, spec["model"], changed)
-        if pieces <= kept:
-            raise InputError(f"{teacher.name}: cannot prune, '{changed[0][:40]}' would be cut into other tokens")
-        kept |= pieces
+        occurring = _occurring(original, spec["model"], changed)
+        if occurring <= kept:
+            raise InputError(f"{teacher.name}: cannot prune, '{changed[0][:40]}' would be split into other tokens")
+        kept |= occurring
 
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[np.ndarray]:
+    """Token ids of each text."""
     for start in range(0, len(texts), CHUNK):
         for encoding in encode_batch(tokenizer, list(texts[start : start + CHUNK]), start):
             yield np.array(encoding.ids, dtype=np.int32)
 
 
 def _vocabulary(model: Json) -> dict[str, int]:
-    """Token -> id, as the model looks it up: of a piece listed twice, Unigram takes the last."""
+    """Token -> id. Unigram may list a token twice; the tokenizer uses the last."""
     if model["type"] == "Unigram":
         return {piece: i for i, (piece, _) in enumerate(model["vocab"])}
     return dict(model["vocab"])
 
 
 def _ids(model: Json) -> set[int]:
+    """Every id of the vocabulary."""
     return set(range(len(model["vocab"])) if model["type"] == "Unigram" else model["vocab"].values())
 
 
-def _places(spec: Json) -> Iterator[tuple[Any, Any]]:
-    """Where an id stands outside the vocabulary: what holds it, and at which key."""
+def _references(spec: Json) -> Iterator[tuple[Any, Any]]:
+    """Where an id occurs outside the vocabulary: the container, and the key or index in it."""
     for token in spec["added_tokens"]:
         yield token, "id"
     if spec["model"].get("unk_id") is not None:
         yield spec["model"], "unk_id"
-    yield from _processor_places(spec["post_processor"] or {"type": "none"})
+    yield from _processor_references(spec["post_processor"] or {"type": "none"})
 
 
-def _processor_places(processor: Json) -> Iterator[tuple[Any, Any]]:
+def _processor_references(processor: Json) -> Iterator[tuple[Any, Any]]:
+    """`_references` within a post-processor."""
     if processor["type"] == "Sequence":
         for part in processor["processors"]:
-            yield from _processor_places(part)
+            yield from _processor_references(part)
     elif processor["type"] == "TemplateProcessing":
         for token in processor["special_tokens"].values():
             yield from ((token["ids"], i) for i in range(len(token["ids"])))
@@ -98,104 +108,131 @@ def _processor_places(processor: Json) -> Iterator[tuple[Any, Any]]:
         yield from ((processor[name], 1) for name in ("sep", "cls"))
 
 
-def _needed(spec: Json) -> set[int]:
-    """Ids that stay whatever the corpus: those that have a role, and those that spell a text in the last resort."""
+def _always_kept(spec: Json) -> set[int]:
+    """Ids that stay whatever the corpus: those used outside the vocabulary, and those that any text may need."""
     model = spec["model"]
     vocabulary = _vocabulary(model)
-    roles = {holder[key] for holder, key in _places(spec)}
+    referenced = {holder[key] for holder, key in _references(spec)}
     known = _ids(model).union(token["id"] for token in spec["added_tokens"])
-    if not roles <= known:
-        raise InputError(f"the tokenizer's post-processor adds id {min(roles - known)}, which is no token's")
-    fallback = (model.get("unk_token"), *(BYTES if model.get("byte_fallback") else ()))
-    last = {vocabulary[token] for token in fallback if token in vocabulary}
-    if model["type"] == "Unigram":  # an unknown character costs a little more than the least likely piece
+    if not referenced <= known:
+        raise InputError(f"the tokenizer's post-processor adds id {min(referenced - known)}, which no token has")
+
+    fallback_tokens = [model.get("unk_token"), *(BYTE_TOKENS if model.get("byte_fallback") else ())]
+    fallback = {vocabulary[token] for token in fallback_tokens if token in vocabulary}
+    if model["type"] == "Unigram":  # the score of an unknown character is derived from the lowest score
         scores = [score for _, score in model["vocab"]]
-        last.add(scores.index(min(scores)))
+        fallback.add(scores.index(min(scores)))
+
     for token, number in vocabulary.items():
-        letters = _letters(model, token)
-        if len(letters) == 1 or (model["type"] != "WordLevel" and not vocabulary.keys() >= set(letters)):
-            last.add(number)
-    return roles | last
+        characters = _characters(model, token)
+        spelled = all(character in vocabulary for character in characters)
+        if len(characters) == 1 or (model["type"] != "WordLevel" and not spelled):
+            fallback.add(number)
+    return referenced | fallback
 
 
-def _letters(model: Json, token: str) -> list[str]:
-    """The pieces of one character that spell a token: '##able' is '##a', '##b', '##l', '##e'."""
-    prefix = model.get("continuing_subword_prefix") or ""
-    suffix = model.get("end_of_word_suffix") or ""
-    inner = bool(prefix) and token.startswith(prefix) and token != prefix
-    last = bool(suffix) and token.endswith(suffix) and token != suffix
-    bare = token[len(prefix) * inner : len(token) - len(suffix) * last]
-    letters = [prefix * (inner or i > 0) + letter for i, letter in enumerate(bare)]
-    return [*letters[:-1], letters[-1] + suffix * last] if letters else []
+def _prefix(model: Json) -> str:
+    """What marks a token that continues a word, such as '##'; empty where nothing does."""
+    return model.get("continuing_subword_prefix") or ""
+
+
+def _suffix(model: Json) -> str:
+    """What marks a token that ends a word, such as '</w>'; empty where nothing does."""
+    return model.get("end_of_word_suffix") or ""
+
+
+def _characters(model: Json, token: str) -> list[str]:
+    """The tokens of one character that spell a token: '##able' is '##a', '##b', '##l', '##e'."""
+    prefix, suffix = _prefix(model), _suffix(model)
+    continues = token.startswith(prefix) and token != prefix
+    ends = token.endswith(suffix) and token != suffix
+
+    start = len(prefix) if continues else 0
+    stop = len(token) - len(suffix) if ends else len(token)
+    text = token[start:stop]
+
+    # All characters but the first of a word continue it; the last one of a word ends it.
+    characters = [prefix + character for character in text]
+    if characters and not continues:
+        characters[0] = text[0]
+    if characters and ends:
+        characters[-1] += suffix
+    return characters
+
+
+def _merge(model: Json, left: str, right: str) -> str:
+    """The token two neighbours are merged into: 'a' and '##b' become 'ab'."""
+    return left + right[len(_prefix(model)) :]
 
 
 def _merges(model: Json) -> list[tuple[str, str, str]]:
     """Left part, right part and result of each merge; a file has them as 'a b' or as ['a', 'b']."""
-    skip = len(model.get("continuing_subword_prefix") or "")
-    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
-    return [(left, right, left + right[skip:]) for left, right in pairs]
+    parts = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+    return [(left, right, _merge(model, left, right)) for left, right in parts]
 
 
-def _parts(model: Json, kept: set[int]) -> set[int]:
-    """Ids of all that the kept tokens are merged from."""
+def _merge_parts(model: Json, kept: set[int]) -> set[int]:
+    """Ids of all tokens that the kept ones are merged from; none for a model without merges."""
     if model["type"] != "BPE":
         return set()
     vocabulary = _vocabulary(model)
     ranks = {(left, right): float(rank) for rank, (left, right, _) in enumerate(_merges(model))}
     tokens = (token for token, number in vocabulary.items() if number in kept)
-    return {vocabulary[part] for token in tokens for part in _steps(model, token, ranks)}
+    return {vocabulary[part] for token in tokens for part in _merge_steps(model, token, ranks)}
 
 
-def _steps(model: Json, token: str, ranks: dict[tuple[str, str], float]) -> list[str]:
-    """What BPE makes on the way from letters to a token; nothing where the merges do not lead there.
+def _merge_steps(model: Json, token: str, ranks: dict[tuple[str, str], float]) -> list[str]:
+    """The tokens BPE makes on the way from characters to a token; none where the merges do not lead to it.
 
-    The way is the same within a word: a token that comes out of it whole was never merged across its ends.
+    The steps are the same inside a word: where a token comes out whole, nothing was merged across its ends.
     """
-    skip = len(model.get("continuing_subword_prefix") or "")
-    pieces, made = _letters(model, token), []
-    while len(pieces) > 1:
-        rank, at = min((ranks.get(pair, math.inf), i) for i, pair in enumerate(pairwise(pieces)))
+    parts, made = _characters(model, token), []
+    while len(parts) > 1:
+        rank, i = min((ranks.get(neighbours, math.inf), i) for i, neighbours in enumerate(pairwise(parts)))
         if rank == math.inf:
             return []
-        pieces[at : at + 2] = [pieces[at] + pieces[at + 1][skip:]]
-        made.append(pieces[at])
+        merged = _merge(model, parts[i], parts[i + 1])
+        parts[i : i + 2] = [merged]
+        made.append(merged)
     return made
 
 
-def _pieces(tokenizer: Tokenizer, model: Json, texts: Iterable[str]) -> set[int]:
-    """Ids of all tokens that occur anywhere in these texts: with those kept, the texts must come out as before."""
+def _occurring(tokenizer: Tokenizer, model: Json, texts: Iterable[str]) -> set[int]:
+    """Ids of all tokens that occur anywhere in these texts: with those kept, the texts must be encoded as before."""
     words: set[str] = set()
     for text in texts:
         text = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
         split = tokenizer.pre_tokenizer.pre_tokenize_str(text) if tokenizer.pre_tokenizer else [(text, (0, 0))]
         words.update(word for word, _ in split)
-    vocabulary = _vocabulary(model)
+
+    vocabulary, prefix = _vocabulary(model), _prefix(model)
     longest = max(map(len, vocabulary))
-    prefix = model.get("continuing_subword_prefix") or ""
-    found = set()
+    substrings = set()
     for word in words:
         for start in range(len(word)):
             for end in range(start + 1, min(start + longest, len(word)) + 1):
-                found |= {word[start:end], prefix + word[start:end]}
-    return {vocabulary[piece] for piece in found & vocabulary.keys()}
+                substrings |= {word[start:end], prefix + word[start:end]}
+    return {vocabulary[token] for token in substrings & vocabulary.keys()}
 
 
 def _rewritten(spec: Json, kept: set[int]) -> tuple[Tokenizer, np.ndarray]:
-    """The tokenizer of the kept ids alone, and for each of its ids the old one."""
+    """The tokenizer with only the kept ids, and the old id of each of its ids."""
     model = spec["model"]
     vocabulary = {token: number for token, number in _vocabulary(model).items() if number in kept}
-    inside = sorted(kept & _ids(model))
-    rows = [*inside, *sorted(kept - _ids(model))]  # a loaded tokenizer numbers added tokens after the model's
-    new = {old: i for i, old in enumerate(rows)}
-    fewer: Json = {"vocab": {token: new[number] for token, number in vocabulary.items()}}
+    in_model = sorted(kept & _ids(model))
+    old_ids = [*in_model, *sorted(kept - _ids(model))]  # a loaded tokenizer numbers added tokens after the model's
+    new_id = {old: new for new, old in enumerate(old_ids)}
+
+    pruned_model: Json = {**model, "vocab": {token: new_id[number] for token, number in vocabulary.items()}}
     if model["type"] == "Unigram":
-        fewer = {"vocab": [model["vocab"][number] for number in inside]}
+        pruned_model["vocab"] = [model["vocab"][number] for number in in_model]
     elif model["type"] == "BPE":
         merges = zip(model["merges"], _merges(model), strict=True)
-        fewer["merges"] = [merge for merge, parts in merges if vocabulary.keys() >= set(parts)]
-    spec = {**spec, "model": {**model, **fewer}}
+        pruned_model["merges"] = [merge for merge, tokens in merges if vocabulary.keys() >= set(tokens)]
+
+    spec = {**spec, "model": pruned_model}
     for part in ("added_tokens", "post_processor"):
-        spec[part] = copy.deepcopy(spec[part])
-    for holder, key in _places(spec):
-        holder[key] = new[holder[key]]
-    return Tokenizer.from_str(json.dumps(spec)), np.array(rows, dtype=np.int64)
+        spec[part] = copy.deepcopy(spec[part])  # changed below
+    for holder, key in _references(spec):
+        holder[key] = new_id[holder[key]]
+    return Tokenizer.from_str(json.dumps(spec)), np.array(old_ids, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""The lexicon on a GPU: two Triton kernels, beside a plain PyTorch twin that says the same.
+"""The lexicon on a GPU: two Triton kernels, each with a reference implementation in plain PyTorch.
 
-`find_entries` looks every token and every pair of neighbours up by binary search over the sorted keys; `add_entries`
-sums the scores of a text's distinct entries and divides by the norm of their inverse document frequencies.
+`find_entries` looks up every token and every bigram by binary search over the sorted keys; `add_entries` sums the
+scores of a text's distinct entries and divides by the norm of their inverse document frequencies.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ try:
 except ImportError:  # not on every platform
     triton = None
 
-SEARCHED = 128  # look-ups a program
-COMPARED = 32  # entries compared with as many others at a time
+KEYS_PER_PROGRAM = 128  # keys looked up by a program
+ENTRIES_PER_STEP = 32  # entries compared with as many others at a time
 
 
 @dataclass(frozen=True)
 class LexiconTables:
-    """A lexicon on a device; the last row of squares and scores is that of no entry."""
+    """A lexicon on a device. `squares` and `scores` have a row of zeros at the end, for keys without an entry."""
 
     vocabulary: int
     keys: Tensor  # (n,) int64, ascending
@@ -35,7 +35,7 @@ class LexiconTables:
 
     @classmethod
     def of(cls, lexicon: Lexicon, device: torch.device) -> "LexiconTables":
-        """The tables of a lexicon."""
+        """Copy a lexicon to a device."""
         squares = np.append(lexicon.idf.astype(np.float32) ** 2, np.float32(0))
         scores = np.vstack([lexicon.scores, np.zeros_like(lexicon.bias)[None]]).astype(np.float32)
         arrays = (lexicon.keys.astype(np.int64), squares, scores, lexicon.bias.astype(np.float32))
@@ -43,25 +43,26 @@ class LexiconTables:
 
 
 def lexicon_scores(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """What the lexicon adds to class scores (B, C) of ids (B, L) int32, of which each text has (B,) int32."""
+    """Scores (B, C) the lexicon gives padded ids (B, L) int32, with the texts' lengths (B,) int32."""
     if triton is not None and ids.is_cuda:
         return add_entries(tables, find_entries(tables, ids, lengths))
-    return add_plainly(tables, find_plainly(tables, ids, lengths))
+    return add_reference(tables, find_reference(tables, ids, lengths))
 
 
-def find_plainly(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """The entry of each token and of each pair that begins with it, n where there is none: (B, 2 L) int32."""
-    none, wide = len(tables.keys), ids.long()
+def find_reference(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
+    """The entry of each token, then of each bigram that starts with it, n where there is none: (B, 2 L) int32."""
+    no_entry, token = len(tables.keys), ids.long()
+    bigram = tables.vocabulary * (token + 1) + token.roll(-1, 1)
+    key = torch.cat([token, bigram], 1)  # (B, 2 L)
     place = torch.arange(ids.shape[1], device=ids.device)
-    pairs = tables.vocabulary * (wide + 1) + wide.roll(-1, 1)
-    wanted = torch.cat([wide, pairs], 1)
     real = torch.cat([place < lengths.unsqueeze(1), place + 1 < lengths.unsqueeze(1)], 1)
-    found = torch.searchsorted(tables.keys, wanted).clamp(max=max(0, none - 1))
-    return torch.where(real & (tables.keys[found] == wanted), found, none).int()
+
+    found = torch.searchsorted(tables.keys, key).clamp(max=max(0, no_entry - 1))
+    return torch.where(real & (tables.keys[found] == key), found, no_entry).int()
 
 
-def add_plainly(tables: LexiconTables, entries: Tensor) -> Tensor:
-    """The scores of each text's distinct entries, over their norm, and the bias: (B, C)."""
+def add_reference(tables: LexiconTables, entries: Tensor) -> Tensor:
+    """Sum the scores of each text's distinct entries, divide by their norm and add the bias: (B, C)."""
     entry = entries.long().sort(1).values
     repeated = F.pad(entry[:, 1:] == entry[:, :-1], (1, 0))
     entry = entry.masked_fill(repeated, len(tables.keys))
@@ -76,12 +77,12 @@ if triton is not None:
         ids, lengths, keys, out, count, length, vocabulary, STEPS: tl.constexpr, BLOCK: tl.constexpr
     ):  # fmt: skip
         place, text = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
-        inside, paired = place < 2 * length, place >= length
-        at = tl.where(paired, place - length, place)
-        real = inside & (at + tl.where(paired, 1, 0) < tl.load(lengths + text))
+        inside, is_bigram = place < 2 * length, place >= length
+        at = tl.where(is_bigram, place - length, place)
+        real = inside & (at + tl.where(is_bigram, 1, 0) < tl.load(lengths + text))
         token = tl.load(ids + text * length + at, mask=real, other=0).to(tl.int64)
-        after = tl.load(ids + text * length + at + 1, mask=real & paired, other=0).to(tl.int64)
-        key = tl.where(paired, vocabulary * (token + 1) + after, token)
+        after = tl.load(ids + text * length + at + 1, mask=real & is_bigram, other=0).to(tl.int64)
+        key = tl.where(is_bigram, vocabulary * (token + 1) + after, token)
         lower = tl.zeros((BLOCK,), tl.int32)  # keys below the one wanted
         for step in tl.static_range(STEPS):
             probe = lower + (1 << (STEPS - 1 - step))
@@ -98,7 +99,7 @@ if triton is not None:
         COLUMNS: tl.constexpr,
     ):  # fmt: skip
         text, lane, column = tl.program_id(0), tl.arange(0, BLOCK), tl.arange(0, COLUMNS)
-        shown = column < labels
+        written = column < labels
         total = tl.zeros((COLUMNS,), tl.float32)
         norm = tl.zeros((BLOCK,), tl.float32)
         for step in range(STEPS):
@@ -113,32 +114,34 @@ if triton is not None:
             kept = (entry < count) & (repeated == 0)
             norm += tl.load(squares + entry, mask=kept, other=0.0)
             rows = tl.load(
-                scores + entry[:, None] * labels + column[None, :], mask=kept[:, None] & shown[None, :], other=0.0
+                scores + entry[:, None] * labels + column[None, :], mask=kept[:, None] & written[None, :], other=0.0
             )
             total += tl.sum(rows, 0)
         length = tl.sqrt(tl.sum(norm, 0))
-        added = total / tl.maximum(length, 1e-12) + tl.load(bias + column, mask=shown, other=0.0)
-        tl.store(out + text * labels + column, added, mask=shown)
+        added = total / tl.maximum(length, 1e-12) + tl.load(bias + column, mask=written, other=0.0)
+        tl.store(out + text * labels + column, added, mask=written)
 
 
 def find_entries(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """`find_plainly` in one kernel."""
+    """`find_reference` in one kernel."""
     batch, length = ids.shape
     count = len(tables.keys)
     found = torch.empty(batch, 2 * length, dtype=torch.int32, device=ids.device)
-    _find[triton.cdiv(2 * length, SEARCHED), batch](
-        ids, lengths, tables.keys, found, count, length, tables.vocabulary, STEPS=count.bit_length(), BLOCK=SEARCHED
-    )
+    _find[triton.cdiv(2 * length, KEYS_PER_PROGRAM), batch](
+        ids, lengths, tables.keys, found, count, length, tables.vocabulary,
+        STEPS=count.bit_length(), BLOCK=KEYS_PER_PROGRAM,
+    )  # fmt: skip
     return found
 
 
 def add_entries(tables: LexiconTables, entries: Tensor) -> Tensor:
-    """`add_plainly` in one kernel: a program for each text."""
+    """`add_reference` in one kernel, one program for each text."""
     batch, width = entries.shape
     labels = len(tables.bias)
     added = torch.empty(batch, labels, dtype=torch.float32, device=entries.device)
     _add[(batch,)](
         entries, tables.squares, tables.scores, tables.bias, added, len(tables.keys), width, labels,
-        STEPS=triton.cdiv(width, COMPARED), BLOCK=COMPARED, COLUMNS=max(2, triton.next_power_of_2(labels)), num_warps=4,
+        STEPS=triton.cdiv(width, ENTRIES_PER_STEP), BLOCK=ENTRIES_PER_STEP,
+        COLUMNS=max(2, triton.next_power_of_2(labels)), num_warps=4,
     )  # fmt: skip
     return added

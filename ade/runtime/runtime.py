@@ -1,7 +1,7 @@
 """The light runtime: a model folder -> labels with numpy, tokenizers and safetensors alone.
 
-For small machines and quick starts: neither torch nor transformers is imported. The arithmetic is `projection.py`'s,
-exact, so the labels are those of the model in training.
+For small machines and quick starts: neither torch nor transformers is imported. The scores are computed
+from the exact tables of `tables.py`, so predictions are those of the model's own forward pass.
 """
 
 import json
@@ -17,7 +17,7 @@ from safetensors import deserialize
 from tokenizers import Tokenizer
 
 from ade.data.problems import SINGLE, names_of, problem_of
-from ade.data.tokenize import read_tokenizer, split_windows
+from ade.data.tokenize import average_windows, read_tokenizer, split_windows
 from ade.devices import cores
 from ade.errors import InputError
 from ade.files import MARKER, model_folder, reading_model
@@ -25,29 +25,30 @@ from ade.lexicon import Lexicon, lexicon_of
 from ade.packing.format import check_finite
 from ade.predictor import Predictor
 from ade.runtime.projection import CACHED_TYPES, Projection
+from ade.runtime.tables import fold
 
 try:
     from threadpoolctl import ThreadpoolController
-except ImportError:  # it is slower without, and that is all
+except ImportError:  # optional: prediction is slower without it
     ThreadpoolController = None
 
-FEW = 16  # texts that are not worth a second thread
-KINDS = {
+MIN_PARALLEL_TEXTS = 16  # fewer texts are computed by one thread
+DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
     "I8": np.int8, "U8": np.uint8,
 }  # fmt: skip
 
 
 @cache
-def _libraries() -> "ThreadpoolController | None":
-    """The linear algebra libraries numpy has loaded; looking them up takes a while."""
+def _blas_libraries() -> "ThreadpoolController | None":
+    """The linear algebra libraries numpy has loaded; cached, because finding them is slow."""
     return None if ThreadpoolController is None else ThreadpoolController()
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """The threads are ours: one product is too small for the library to share it out."""
-    libraries = _libraries()
+def _single_threaded_blas() -> Iterator[None]:
+    """Keep matrix products to the calling thread: texts are spread over our threads, one product is too small."""
+    libraries = _blas_libraries()
     with nullcontext() if libraries is None else libraries.limit(limits=1, user_api="blas"):
         yield
 
@@ -65,26 +66,25 @@ class Runtime(Predictor):
         lexicon: Lexicon | None = None,
     ) -> None:
         self.projection, self.lexicon = projection, lexicon
-        self.tokenizer = tokenizer  # ours from here on: a copy would double the start-up time
+        self.tokenizer = tokenizer  # changed below; a copy would double the start-up time
         self.tokenizer.no_padding()
-        self.max_tokens = projection.longest
+        self.max_tokens = projection.tables.options.max_tokens
         self.tokenizer.enable_truncation(self.longest)
         self._names, self._problem = names, problem
         self._threads = threads or cores()
-        self._start()
+        self._start_threads()
 
-    def _start(self) -> None:
+    def _start_threads(self) -> None:
         self._process = os.getpid()
         self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
 
     def __getstate__(self) -> dict[str, object]:
-        """Threads do not travel."""
+        """Leave out the threads, which cannot be pickled."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_process")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Start threads of one's own."""
         self.__dict__.update(state)
-        self._start()
+        self._start_threads()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,30 +93,37 @@ class Runtime(Predictor):
 
     @property
     def problem(self) -> str:
-        """What an answer is: one label, any number of them, or a number."""
+        """The kind of problem: one label a text, any number of labels, or regression."""
         return self._problem
 
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Class scores (n, C) of texts kept end to end: attention over windows, and the lexicon over all of a text."""
+        """Class scores (n, C) of concatenated texts: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
+        # Attention runs over windows of a long text, the lexicon over all of it.
         windows, first = split_windows(offsets, self.max_tokens)
         scores = self._projected(ids, windows)
         if len(scores) > len(first):
-            tokens = np.diff(windows).astype(np.float32)[:, None]
-            scores = np.add.reduceat(scores * tokens, first) / np.add.reduceat(tokens, first)
+            scores = average_windows(scores, windows, first)
         return scores if self.lexicon is None else scores + self.lexicon.logits(ids, offsets)
 
     def _projected(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        if self._process != os.getpid():  # a fork has neither our threads nor whoever held the lock
+        """Scores of the model without the lexicon."""
+        if self._process != os.getpid():  # a forked process has neither our threads nor the thread that held the lock
             self.projection.unlock()
-            self._start()
-        if len(offsets) <= FEW or self._pool is None:
+            self._start_threads()
+        if len(offsets) <= MIN_PARALLEL_TEXTS or self._pool is None:
             return self.projection.logits(ids, offsets)
-        with self.projection.lock, _one_thread_each():  # the limits of two callers must not overlap
+        with self.projection.lock, _single_threaded_blas():  # the limits of two callers must not overlap
             return self.projection.logits(ids, offsets, self._pool)
 
     @classmethod
     def load(cls, folder: str | Path, threads: int = 0, cached_types: int = CACHED_TYPES) -> "Runtime":
-        """Read a model folder or hub name; `threads` 0 for every core, `cached_types` token types are kept ready."""
+        """Load a model.
+
+        Args:
+            folder: a model folder, or a name on the Hugging Face hub.
+            threads: number of threads; 0 for one per core.
+            cached_types: number of token types whose rows are cached.
+        """
         path = model_folder(folder)
         with reading_model(path):
             config = json.loads((path / MARKER).read_text("utf8"))
@@ -124,21 +131,21 @@ class Runtime(Predictor):
                 raise InputError(f"{path}: not an ADE model (its model_type is {config.get('model_type')})")
             state = _read_state(path / "model.safetensors")
             check_finite(state)
-            projection, lexicon = Projection(config, state, cached_types), lexicon_of(config, state)
-            names = names_of(config.get("id2label"), projection.labels)
-        tokenizer = read_tokenizer(path / "tokenizer.json", projection.pairs.vocabulary)
-        problem = problem_of(config.get("problem_type"), projection.labels)
-        return cls(projection, tokenizer, names, threads, problem, lexicon)
+            tables, lexicon = fold(config, state), lexicon_of(config, state)
+            names = names_of(config.get("id2label"), tables.labels)
+        tokenizer = read_tokenizer(path / "tokenizer.json", tables.pairs.vocabulary)
+        problem = problem_of(config.get("problem_type"), tables.labels)
+        return cls(Projection(tables, cached_types), tokenizer, names, threads, problem, lexicon)
 
 
 def _read_state(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a file; numpy has no bfloat16, which is the upper half of a float32."""
+    """Every array of a safetensors file, bfloat16 as float32."""
     state = {}
     for name, entry in deserialize(path.read_bytes()):
-        kind, data = entry["dtype"], bytes(entry["data"])
-        if kind == "BF16":
+        dtype, data = entry["dtype"], bytes(entry["data"])
+        if dtype == "BF16":  # numpy has no such type; it is the upper half of a float32
             array = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
         else:
-            array = np.frombuffer(data, KINDS[kind])
+            array = np.frombuffer(data, DTYPES[dtype])
         state[name] = array.reshape(entry["shape"])
     return state

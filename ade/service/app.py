@@ -1,199 +1,161 @@
-"""A model over HTTP: labels of texts, a look inside, health, and figures for Prometheus. Needs the extra `serve`.
+"""The HTTP application: predictions, inspection, health and Prometheus metrics of one model, as a Starlette app.
 
-One event loop reads and answers; predictions are made in one thread, for all requests that wait (`gathering.py`);
-`gate.py` stands around it all. FastAPI routes the requests and describes the service.
+One event loop reads and answers requests. Predictions run in one thread, for all queued requests together
+(`batcher.py`); inspections run in another. `middleware.py` is around every request, `schema.py` describes the routes.
 """
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
 from ade import __version__
 from ade.errors import InputError
-from ade.inspector.page import page as page_text
+from ade.inspector.page import page as inspector_page
 from ade.predictor import Predictor
-from ade.service.batcher import Full, Gatherer
-from ade.service.middleware import Gate, Metrics, Refused
-from ade.service.responses import Answers, texts_of
-from ade.service.schema import ABOUT, HEALTH, PREDICTIONS, READINGS, described, policy_of, reference, responses
+from ade.service.batcher import Batcher, QueueFull
+from ade.service.middleware import Metrics, RequestMiddleware, error_response
+from ade.service.responses import JsonPredictor, parse_texts
+from ade.service.schema import content_security_policy, openapi, reference_page
 from ade.settings import ServiceSettings
-
-try:
-    import prometheus_client  # noqa: F401 - used by the gate
-    from fastapi import FastAPI, Request, Response
-    from fastapi.routing import APIRoute
-except ImportError as missing:
-    raise InputError(f"the service needs its extra: pip install 'ade-embeddings[serve]' ({missing})") from None
 
 if TYPE_CHECKING:
     from ade.inspector.reading import Inspector
 
 PATHS = ("/", "/about", "/docs", "/health", "/inspect", "/metrics", "/openapi.json", "/predict")
-LOOKS = 8  # requests that may wait for a look inside
+MAX_INSPECTIONS = 8  # requests that may wait for an inspection
 
 
-class Straight(APIRoute):
-    """A route whose function takes the request and gives the answer, with nothing in between."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.app = self._answered
-
-    async def _answered(self, scope: Any, receive: Any, send: Any) -> None:
-        answer = await self.endpoint(Request(scope, receive))
-        await answer(scope, receive, send)
-
-
-def service(
+def create_app(
     predictor: Predictor,
     settings: ServiceSettings = ServiceSettings(),
-    inspector: "Callable[[], Inspector] | None" = None,
-) -> FastAPI:
-    """The service of a model; `inspector` is called when a look inside is first asked for."""
+    make_inspector: "Callable[[], Inspector] | None" = None,
+) -> Starlette:
+    """The application that serves a model; `make_inspector` is called on the first request for an inspection."""
     metrics = Metrics(PATHS)
-    gather = Gatherer(Answers(predictor), settings.batch, settings.queue, settings.wait_ms / 1000, metrics.batched)
-    metrics.waiting.set_function(lambda: gather.waiting)
-    looks = Looks(inspector)
-    app = FastAPI(
-        title="ade", version=__version__, description="Labels of texts, and a look inside the model that gives them.",
-        docs_url=None, redoc_url=None, redirect_slashes=False,
-    )  # fmt: skip
-    app.router.route_class = Straight
-    app.add_middleware(Gate, most=settings.max_bytes, metrics=metrics)
-    health = {"status": "ready", "version": __version__, "model": facts(predictor), "limits": asdict(settings)}
+    predict_json = JsonPredictor(predictor)
+    batcher = Batcher(predict_json, settings.batch, settings.queue, settings.wait_ms / 1000, metrics.batch)
+    metrics.queued_texts.set_function(lambda: batcher.queued)
+    inspections = InspectionWorker(make_inspector)
+    model = {"problem": predictor.problem, "labels": list(predictor.names), "max_tokens": predictor.max_tokens}
+    health = {"status": "ready", "version": __version__, "model": model, "limits": asdict(settings)}
+    description = openapi(__version__, settings)
 
     async def predict(request: Request) -> Response:
-        """The label of a text, or of each of many, with the probabilities of all labels."""
-        texts = await _texts(request, settings.max_texts, settings.max_chars)
+        texts = await read_texts(request, settings.max_texts, settings.max_chars)
         try:
-            found = await gather(texts, request.is_disconnected)
-        except Full:
-            raise Refused(503, "too many texts are waiting; try again", retry_after="1") from None
-        return _answer(b'{"predictions":[' + b",".join(found) + b"]}")
+            predictions = await batcher(texts, request.is_disconnected)
+        except QueueFull:
+            raise HTTPException(503, "too many texts are waiting; try again", {"retry-after": "1"}) from None
+        return _json(b'{"predictions":[' + b",".join(predictions) + b"]}")
 
     async def inspect(request: Request) -> Response:
-        """What the model makes of each token: its anchors, its share in the answer, what it attends to."""
-        return _answer(await looks.at(await _texts(request, settings.inspect_texts, settings.inspect_chars)))
+        texts = await read_texts(request, settings.inspect_texts, settings.inspect_chars)
+        return _json(await inspections.read(texts))
 
     async def about(request: Request) -> Response:
-        """The model's labels and anchors, each anchor with its nearest words and its place on a map."""
-        return _answer(await looks.about())
+        return _json(await inspections.about())
 
-    async def ready(request: Request) -> Response:
-        """That the service is up, which model it has, and what it takes."""
-        return _answer(json.dumps(health).encode())
-
-    async def figures(request: Request) -> Response:
-        """Requests, times and batches, as Prometheus reads them."""
-        text, kind = metrics.page()
-        return Response(text, media_type=kind)
-
-    told = described(settings.max_texts, settings.max_chars, PREDICTIONS, 503)
-    app.add_api_route("/predict", predict, methods=["POST"], **told)
-    told = described(settings.inspect_texts, settings.inspect_chars, READINGS, 409, 503)
-    app.add_api_route("/inspect", inspect, methods=["POST"], **told)
-    app.add_api_route("/about", about, responses=responses(ABOUT, 409, 503))
-    app.add_api_route("/health", ready, responses=responses(HEALTH))
-    plain = {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    app.add_api_route("/metrics", figures, responses={200: plain})
-    app.add_api_route("/", page, include_in_schema=False)
-    app.add_api_route("/docs", docs, include_in_schema=False)
+    routes = [
+        Route("/predict", predict, methods=["POST"]),
+        Route("/inspect", inspect, methods=["POST"]),
+        Route("/about", about),
+        Route("/health", _endpoint(lambda: JSONResponse(health))),
+        Route("/metrics", _endpoint(lambda: Response(metrics.render(), media_type=CONTENT_TYPE_LATEST))),
+        Route("/openapi.json", _endpoint(lambda: JSONResponse(description))),
+        Route("/docs", _endpoint(lambda: _html(reference_page(description)))),
+        Route("/", _endpoint(lambda: _html(inspector_page()))),
+    ]
+    middleware = [Middleware(RequestMiddleware, max_bytes=settings.max_bytes, metrics=metrics)]
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: error_response})
+    app.router.redirect_slashes = False
     return app
 
 
-async def page(request: Request) -> Response:
-    """The page that looks inside."""
-    return _page(page_text())
+def _endpoint(respond: Callable[[], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose response does not depend on the request; a coroutine, for which Starlette starts no thread."""
+
+    async def endpoint(request: Request) -> Response:
+        return respond()
+
+    return endpoint
 
 
-async def docs(request: Request) -> Response:
-    """What the service answers, as a page."""
-    return _page(reference(request.app.openapi()))
+def _html(text: str) -> Response:
+    return Response(text, media_type="text/html", headers={"content-security-policy": content_security_policy(text)})
 
 
-def _page(text: str) -> Response:
-    return Response(text, media_type="text/html", headers={"content-security-policy": policy_of(text)})
-
-
-def _answer(body: bytes) -> Response:
+def _json(body: bytes) -> Response:
     return Response(body, media_type="application/json")
 
 
-async def _texts(request: Request, most: int, chars: int) -> list[str]:
-    """The texts of a request's body, or why they are not taken."""
-    kind = next((value for name, value in request.scope["headers"] if name == b"content-type"), b"")
-    if kind.partition(b";")[0].strip().lower() != b"application/json":
-        raise Refused(415, "the body must be sent as application/json")
-    message = await request.receive()
-    body = message["body"]
-    if message["more_body"]:
-        body = bytearray(body)  # grows in place, however small the pieces are
-        while message["more_body"]:
-            message = await request.receive()
-            body += message["body"]
+async def read_texts(request: Request, max_texts: int, max_chars: int) -> list[str]:
+    """The texts of a request's body; anything else than asked for is status 415 or 422."""
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "the body must be sent as application/json")
     try:
-        return texts_of(body, most, chars)
+        return parse_texts(await request.body(), max_texts, max_chars)
     except InputError as error:
-        raise Refused(422, str(error)) from None
+        raise HTTPException(422, str(error)) from None
 
 
-def facts(predictor: Predictor) -> dict[str, Any]:
-    """What a client may want to know of a model."""
-    names = predictor.names
-    return {"problem": predictor.problem, "labels": list(names), "max_tokens": predictor.max_tokens}
+class InspectionWorker:
+    """Runs inspections one at a time in a thread of its own; the inspector is made, and torch loaded, by the first."""
 
-
-class Looks:
-    """Looks inside a model, one at a time in a thread of their own; whatever they need is loaded with the first."""
-
-    def __init__(self, make: "Callable[[], Inspector] | None") -> None:
-        self._make = make
-        self._made: Inspector | None = None
+    def __init__(self, make_inspector: "Callable[[], Inspector] | None") -> None:
+        self._make_inspector = make_inspector
+        self._inspector: Inspector | None = None
         self._about = b""
         self._thread = ThreadPoolExecutor(1, "ade-inspect")
         self._waiting = 0
 
-    async def at(self, texts: list[str]) -> bytes:
-        """Readings of texts, as JSON."""
-        return await self._one(self._read, texts)
+    async def read(self, texts: list[str]) -> bytes:
+        """`Inspector.read` of each text, as JSON."""
+        return await self._run(self._read_json, texts)
 
     async def about(self) -> bytes:
-        """The model's anchors, as JSON."""
-        return self._about or await self._one(self._tell)
+        """`Inspector.about`, as JSON."""
+        return self._about or await self._run(self._about_json)
 
-    async def _one(self, look: Callable[..., bytes], *given: Any) -> bytes:
-        if self._make is None:
-            raise Refused(409, "this service only predicts")
-        if self._waiting >= LOOKS:
-            raise Refused(503, "too many looks inside are waiting; try again", retry_after="2")
+    async def _run(self, work: Callable[..., bytes], *arguments: Any) -> bytes:
+        """Run `work` in the thread; status 409 where the service has no inspector, 503 where too many requests wait."""
+        if self._make_inspector is None:
+            raise HTTPException(409, "this service only predicts")
+        if self._waiting >= MAX_INSPECTIONS:
+            raise HTTPException(503, "too many inspections are waiting; try again", {"retry-after": "2"})
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, look, *given)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         finally:
             self._waiting -= 1
 
-    def _inspector(self) -> "Inspector":
-        assert self._make is not None
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-    def _tell(self) -> bytes:
+    def _loaded(self) -> "Inspector":
+        """The inspector; status 409 where the model cannot be loaded for it."""
+        assert self._make_inspector is not None
         try:
-            self._about = json.dumps(self._inspector().about(), allow_nan=False).encode()
+            self._inspector = self._inspector or self._make_inspector()
         except InputError as error:
-            raise Refused(409, str(error)) from None
+            raise HTTPException(409, str(error)) from None
+        return self._inspector
+
+    def _about_json(self) -> bytes:
+        self._about = json.dumps(self._loaded().about(), allow_nan=False).encode()
         return self._about
 
-    def _read(self, texts: list[str]) -> bytes:
-        try:
-            inspector = self._inspector()
-        except InputError as error:
-            raise Refused(409, str(error)) from None
+    def _read_json(self, texts: list[str]) -> bytes:
+        inspector = self._loaded()
         try:
             return json.dumps({"readings": [inspector.read(text) for text in texts]}, allow_nan=False).encode()
         except InputError as error:
-            raise Refused(422, str(error)) from None
+            raise HTTPException(422, str(error)) from None

@@ -1,176 +1,161 @@
-"""What every request passes on its way in and out: a limit on its body, counts and times, strict headers, plain errors.
+"""ASGI middleware around every request: limit of the body's size, metrics, security headers, errors as JSON.
 
-The ASGI layer around the service. Whatever goes wrong inside, the answer is `{"detail": ...}` and no more; the trace
-goes to the log.
+Every error is answered with `{"detail": ...}`. What an unexpected exception says goes to the log, not to the client.
 """
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from typing import Any
 
-from ade.service.batcher import Left
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+from ade.service.batcher import ClientDisconnected
 
-DRAINED = 8 << 20  # bytes of a body too large that are still read, so that its sender comes to reading the answer
-DRAINING = 2.0  # seconds that may take
-POLICY = b"content-security-policy"
-CLOSED = b"default-src 'none'; frame-ancestors 'none'"  # of answers that are no page
-HEADERS = [
+DRAIN_BYTES = 8 << 20  # of a body that is too large: a client that is cut off while it sends never reads the answer
+DRAIN_SECONDS = 2.0
+CONTENT_SECURITY_POLICY = b"content-security-policy"
+DEFAULT_POLICY = b"default-src 'none'; frame-ancestors 'none'"  # for responses that are not a page
+SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
-LEFT = 499  # counted, never sent: the client was gone
+CLIENT_CLOSED_REQUEST = 499  # nginx's status; counted in the metrics, never sent
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZE_BUCKETS = [2**i for i in range(11)]
 log = logging.getLogger("ade.service")
 
 
-class Refused(Exception):
-    """An answer other than 200: its status and what it says."""
-
-    def __init__(self, status: int, detail: str, **headers: str) -> None:
-        super().__init__(detail)
-        self.status, self.detail = status, detail
-        self.headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-
-
 class Metrics:
-    """Figures for Prometheus, in a registry of their own."""
+    """Prometheus metrics of one application, in a registry of their own."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        counts = Counter("ade_requests", "Requests answered.", ["path", "status"], registry=self.registry)
-        buckets = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-        times = Histogram(
-            "ade_request_seconds", "From the head of a request to the end of its answer.", ["path"], buckets=buckets,
-            registry=self.registry,
+        self.registry = own = CollectorRegistry()
+        ProcessCollector(registry=own)
+        self._paths = {*paths}  # any other path is counted as "other"
+        self._counts = Counter("ade_requests", "Requests answered.", ["path", "status"], registry=own)
+        self._seconds = Histogram(
+            "ade_request_seconds", "From the head of a request to the end of its answer.", ["path"],
+            buckets=LATENCY_BUCKETS, registry=own,
         )  # fmt: skip
-        self._paths, self._counts, self._times = {*paths}, counts, times
-        self._known: dict[tuple[str, int], tuple[Any, Any]] = {}  # looking a label up takes longer than counting
-        sizes = [2**i for i in range(11)]
-        self.texts = Counter("ade_texts", "Texts predicted.", registry=self.registry)
-        self.batch = Histogram("ade_batch_texts", "Texts of a batch.", buckets=sizes, registry=self.registry)
-        self.gathered = Histogram("ade_batch_requests", "Requests of a batch.", buckets=sizes, registry=self.registry)
-        self.waiting = Gauge("ade_waiting_texts", "Texts that wait for a batch.", registry=self.registry)
+        self._children: dict[tuple[str, int], tuple[Any, Any]] = {}  # `labels()` takes longer than counting
+        self.texts = Counter("ade_texts", "Texts predicted.", registry=own)
+        self.batch_texts = Histogram("ade_batch_texts", "Texts of a batch.", buckets=SIZE_BUCKETS, registry=own)
+        self.batch_requests = Histogram(
+            "ade_batch_requests", "Requests of a batch.", buckets=SIZE_BUCKETS, registry=own
+        )
+        self.queued_texts = Gauge("ade_waiting_texts", "Texts that wait for a batch.", registry=own)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """One request answered."""
+        """Count one answered request."""
         path = path if path in self._paths else "other"
-        if (path, status) not in self._known:
-            self._known[path, status] = self._counts.labels(path, status), self._times.labels(path)
-        count, times = self._known[path, status]
+        if (path, status) not in self._children:
+            self._children[path, status] = self._counts.labels(path, status), self._seconds.labels(path)
+        count, latency = self._children[path, status]
         count.inc()
-        times.observe(seconds)
+        latency.observe(seconds)
 
-    def batched(self, requests: int, texts: int) -> None:
-        """One batch begun."""
+    def batch(self, requests: int, texts: int) -> None:
+        """Count one batch."""
         self.texts.inc(texts)
-        self.batch.observe(texts)
-        self.gathered.observe(requests)
+        self.batch_texts.observe(texts)
+        self.batch_requests.observe(requests)
 
-    def page(self) -> tuple[bytes, str]:
-        """All figures, and the content type they are written in."""
-        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
 
 
-class Gate:
-    """ASGI middleware; `most` is the limit of a body in bytes."""
+async def error_response(_: Request, error: Exception) -> JSONResponse:
+    """The exception handler for `HTTPException`: its status and headers, its detail as JSON."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
-    def __init__(self, app: Application, most: int, metrics: Metrics) -> None:
-        self.app, self._most, self._metrics = app, most, metrics
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Let one request through."""
+class RequestMiddleware:
+    """Limits bodies to `max_bytes`, adds security headers, counts requests, and answers for unexpected exceptions."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int, metrics: Metrics) -> None:
+        self.app, self._max_bytes, self._metrics = app, max_bytes, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began = time.perf_counter()
-        status = 0
+        status = 0  # until the response has started
 
-        async def answer(message: Message) -> None:
+        async def send_secured(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = message["headers"]
-                message["headers"] = [*own, *HEADERS]
-                if all(name != POLICY for name, _ in own):
-                    message["headers"].append((POLICY, CLOSED))
+                message["headers"] = [*own, *SECURITY_HEADERS]
+                if all(name != CONTENT_SECURITY_POLICY for name, _ in own):
+                    message["headers"].append((CONTENT_SECURITY_POLICY, DEFAULT_POLICY))
             await send(message)
 
         try:
-            await self.app(scope, _Body(scope, receive, self._most).read, answer)
-        except Left:
-            status = status or LEFT
+            await self.app(scope, LimitedBody(scope, receive, self._max_bytes).receive, send_secured)
+        except (ClientDisconnect, ClientDisconnected):
+            status = status or CLIENT_CLOSED_REQUEST
         except (Exception, asyncio.CancelledError) as error:
-            refused = _refusal(error)
+            response = _unexpected(error)
             if not status:
-                await _plain(answer, refused)
+                await response(scope, receive, send_secured)
         self._metrics.request(scope["path"], status, time.perf_counter() - began)
 
 
-def _refusal(error: BaseException) -> Refused:
-    """What is said of an error; what went wrong in the service itself is only written down."""
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, asyncio.CancelledError):  # the server stops, and has waited long enough
-        return Refused(503, "the service is stopping", connection="close")
+def _unexpected(error: BaseException) -> JSONResponse:
+    """The response to a failure of the service itself, which is logged, or to its shutdown."""
+    if isinstance(error, asyncio.CancelledError):  # the time for a graceful shutdown is over
+        return JSONResponse({"detail": "the service is stopping"}, 503, {"connection": "close"})
     log.error("a request failed", exc_info=error)
-    return Refused(500, "the service failed on this request; its log says why")
+    return JSONResponse({"detail": "the service failed on this request; its log says why"}, 500)
 
 
-class _Body:
-    """A request's body as it arrives; too much of it, and it is refused."""
+class LimitedBody:
+    """The `receive` of a request, raising status 413 once the body has more than `max_bytes`."""
 
-    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, most: int) -> None:
-        self._headers, self._receive, self._most = scope["headers"], receive, most
-        self._count, self._whole = 0, False
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+        self._headers, self._receive, self._max_bytes = scope["headers"], receive, max_bytes
+        self._count, self._complete = 0, False
 
-    async def read(self) -> Message:
-        """The next message."""
-        if self._whole:
+    async def receive(self) -> Message:
+        """The next message of the request."""
+        if self._complete:
             return await self._receive()
-        if not self._count:
+
+        if not self._count:  # nothing is read yet: the announced length may be too much already
             announced = int(next((value for name, value in self._headers if name == b"content-length"), b"0"))
-            if announced > self._most:
-                asked_first = any(name == b"expect" for name, _ in self._headers)
-                await self._too_large(announced <= DRAINED and not asked_first)
+            if announced > self._max_bytes:
+                waits_for_continue = any(name == b"expect" for name, _ in self._headers)
+                await self._too_large(drain=announced <= DRAIN_BYTES and not waits_for_continue)
+
         message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise Left
-        self._count += len(message.setdefault("body", b""))
-        self._whole = not message.setdefault("more_body", False)
-        if self._count > self._most:
-            await self._too_large(not self._whole)
+        self._count += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._count > self._max_bytes:
+            await self._too_large(drain=not self._complete)
         return message
 
     async def _too_large(self, drain: bool) -> None:
-        """Refuse, after reading on for a while: a sender that is cut off would never see why."""
+        """Raise status 413, after reading on for a while where `drain`."""
         try:
-            async with asyncio.timeout(DRAINING):
-                while drain and self._count <= DRAINED:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while drain and self._count <= DRAIN_BYTES:
                     message = await self._receive()
                     self._count += len(message.get("body", b""))
                     drain = message.get("more_body", False)
         except TimeoutError:
             pass
-        raise Refused(413, f"the body has more than {self._most:,} bytes", connection="close")
-
-
-async def _plain(send: Send, refused: Refused) -> None:
-    """An error as JSON."""
-    body = json.dumps({"detail": refused.detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *refused.headers]
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        raise HTTPException(413, f"the body has more than {self._max_bytes:,} bytes", {"connection": "close"})

@@ -1,6 +1,7 @@
-"""The texts of a request's body, and predictions as JSON: checked and written by hand, once a batch.
+"""Texts of a request's body, and predictions as JSON.
 
-A general checker of lists of strings, and a general writer of dictionaries, take longer than predicting does.
+Both are checked and written by hand: a general validator of lists of strings and a general JSON encoder of nested
+dictionaries take longer than the prediction itself.
 """
 
 import json
@@ -13,68 +14,78 @@ from ade.errors import InputError
 from ade.predictor import Predictor
 
 
-def texts_of(body: bytes | bytearray, most: int, chars: int) -> list[str]:
-    """The texts of `{"texts": "one" | ["many", ...]}`; an `InputError` says what else was found."""
+def parse_texts(body: bytes, max_texts: int, max_chars: int) -> list[str]:
+    """The texts of a body `{"texts": "one"}` or `{"texts": ["several", ...]}`; an `InputError` for any other body."""
     try:
-        given = json.loads(body.decode("utf8"))
+        parsed = json.loads(body.decode("utf8"))
     except (ValueError, RecursionError):
         raise InputError("the body is not JSON in UTF-8") from None
-    if not isinstance(given, dict) or set(given) != {"texts"}:
+    if not isinstance(parsed, dict) or set(parsed) != {"texts"}:
         raise InputError('the body must be an object with "texts" and nothing else')
-    texts = [given["texts"]] if isinstance(given["texts"], str) else given["texts"]
+
+    texts = [parsed["texts"]] if isinstance(parsed["texts"], str) else parsed["texts"]
     if not isinstance(texts, list) or not texts:
         raise InputError('"texts" must be a string, or a list of at least one')
-    if len(texts) > most:
-        raise InputError(f"{len(texts):,} texts; at most {most:,} are taken at once")
-    for number, text in enumerate(texts):
+    if len(texts) > max_texts:
+        raise InputError(f"{len(texts):,} texts; at most {max_texts:,} are taken at once")
+
+    for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"text {number} is not a string")
-        if len(text) > chars:
-            raise InputError(f"text {number} has {len(text):,} characters; at most {chars:,} are taken")
+            raise InputError(f"text {i} is not a string")
+        if len(text) > max_chars:
+            raise InputError(f"text {i} has {len(text):,} characters; at most {max_chars:,} are taken")
         if not text.isascii():
-            _check_unicode(text, number)
+            _check_unicode(text, i)
     return texts
 
 
-def _check_unicode(text: str, number: int) -> None:
+def _check_unicode(text: str, i: int) -> None:
     try:
         text.encode("utf8")
     except UnicodeEncodeError:
-        raise InputError(f"text {number} has half of a surrogate pair, which is no character") from None
+        raise InputError(f"text {i} has half of a surrogate pair, which is no character") from None
 
 
-class Answers:
-    """Called with texts, gives each text's prediction as JSON."""
+class JsonPredictor:
+    """Predicts a list of texts; each prediction is a JSON object with label, probability and probabilities."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor, self._problem = predictor, predictor.problem
         self._labels = [json.dumps(name) for name in predictor.names]
-        chances = ",".join(f"{label.replace('%', '%%')}:%.6g" for label in self._labels)
-        self._form = f'{{"label":%s,"probability":%s,"probabilities":{{{chances}}}}}'
+        probabilities = ",".join(f"{label.replace('%', '%%')}:%.6g" for label in self._labels)
+        self._template = f'{{"label":%s,"probability":%s,"probabilities":{{{probabilities}}}}}'
 
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
-        """One answer a text, in order."""
+        """The prediction of each text, in order."""
         if self._problem == REGRESSION:
-            values = np.asarray(self._predictor.predict(texts), dtype=np.float64)
-            _check_finite(values)
-            form = '{"label":%.6g,"probability":null,"probabilities":{}}'
-            return [(form % value).encode() for value in values.tolist()]
-        chances = self._predictor.predict_proba(texts)  # (n, C)
-        _check_finite(chances)
-        rows = chances.tolist()
-        if self._problem == MULTI:
-            return [self._several(row).encode() for row in rows]
-        form, labels = self._form, self._labels
-        best = chances.argmax(1).tolist()
-        return [(form % (labels[i], f"{row[i]:.6g}", *row)).encode() for i, row in zip(best, rows, strict=True)]
+            return self._numbers(texts)
 
-    def _several(self, row: list[float]) -> str:
-        """With any number of labels: a probability each."""
-        likely = [i for i, chance in enumerate(row) if chance >= MULTI_LABEL_THRESHOLD]
-        label = ",".join(self._labels[i] for i in likely)
-        return self._form % (f"[{label}]", f"[{','.join(f'{row[i]:.6g}' for i in likely)}]", *row)
+        probabilities = self._predictor.predict_proba(texts)  # (n, C)
+        _check_finite(probabilities)
+        rows = probabilities.tolist()
+        if self._problem == MULTI:
+            return [self._multi_label(row).encode() for row in rows]
+
+        template, labels = self._template, self._labels
+        best = probabilities.argmax(1).tolist()
+        return [(template % (labels[i], f"{row[i]:.6g}", *row)).encode() for i, row in zip(best, rows, strict=True)]
+
+    def _numbers(self, texts: Sequence[str]) -> list[bytes]:
+        """Predictions of a regression model: a number in place of the label, no probabilities."""
+        values = np.asarray(self._predictor.predict(texts), dtype=np.float64)
+        _check_finite(values)
+        template = '{"label":%.6g,"probability":null,"probabilities":{}}'
+        return [(template % value).encode() for value in values.tolist()]
+
+    def _multi_label(self, row: list[float]) -> str:
+        """One prediction of a multi-label model: lists of the labels above the threshold and their probabilities."""
+        chosen = [i for i, probability in enumerate(row) if probability >= MULTI_LABEL_THRESHOLD]
+        labels = ",".join(self._labels[i] for i in chosen)
+        probabilities = ",".join(f"{row[i]:.6g}" for i in chosen)
+        return self._template % (f"[{labels}]", f"[{probabilities}]", *row)
 
 
 def _check_finite(values: np.ndarray) -> None:
+    """NaN and infinity have no form in JSON."""
     if not np.isfinite(values).all():
-        raise ArithmeticError("the model gives figures that are not finite")
+        raise ArithmeticError("the model's predictions are not finite")

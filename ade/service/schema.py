@@ -1,6 +1,6 @@
-"""What the service says of itself: the schemas in its OpenAPI description, and a page made of them.
+"""The OpenAPI description of the service, the reference page made from it, and the content security policy of pages.
 
-The page needs no network, and the header that comes with a page allows the scripts and styles written in it, no other.
+The reference page loads nothing from elsewhere, and the policy allows only the scripts and styles a page contains.
 """
 
 import base64
@@ -10,14 +10,16 @@ import json
 import re
 from typing import Any
 
+from ade.settings import ServiceSettings
+
 Schema = dict[str, Any]
 OBJECT: Schema = {"type": "object"}
 LABEL: Schema = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "number"}],
     "description": "the label; a list of them, or a number, where the model was trained for that",
 }
-CHANCE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-CHANCES: Schema = {"type": "object", "additionalProperties": CHANCE}
+PROBABILITY: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+PROBABILITIES: Schema = {"type": "object", "additionalProperties": PROBABILITY}
 
 
 def _object(**properties: Schema) -> Schema:
@@ -32,8 +34,8 @@ PREDICTIONS = _object(
     predictions=_list(
         _object(
             label=LABEL,
-            probability={"anyOf": [CHANCE, _list(CHANCE), {"type": "null"}]},
-            probabilities=CHANCES,
+            probability={"anyOf": [PROBABILITY, _list(PROBABILITY), {"type": "null"}]},
+            probabilities=PROBABILITIES,
         )
     )
 )
@@ -42,7 +44,8 @@ READINGS = _object(
         _object(
             text={"type": "string"},
             label=LABEL,
-            probabilities=CHANCES,
+            probabilities=PROBABILITIES,
+            truncated={"type": "boolean", "description": "whether tokens and attention are of the first tokens only"},
             tokens=_list(_object(token={"type": "string"}, share={"type": "number"}, anchors=_list(OBJECT))),
             attention={"anyOf": [_list(_list({"type": "number"})), {"type": "null"}]},
         )
@@ -51,14 +54,14 @@ READINGS = _object(
 ABOUT = _object(labels=_list({"type": "string"}), problem={"type": "string"}, anchors=_list(OBJECT))
 HEALTH = _object(status={"const": "ready"}, version={"type": "string"}, model=OBJECT, limits=OBJECT)
 ERROR = _object(detail={"type": "string"})
-REASONS = {
+ERRORS = {
     408: "the body did not arrive in time",
-    409: "the model cannot be looked into",
+    409: "the model cannot be inspected",
     413: "the body is too large",
     415: "the body is not application/json",
-    422: "the body is not what is asked for, or has more or longer texts than are taken",
+    422: "the body does not fit the schema, or has more or longer texts than the limits allow",
     500: "the service failed; its log says why",
-    503: "too much is waiting; the header Retry-After says when to come back",
+    503: "too many requests are waiting; the header Retry-After says when to try again",
 }
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem}"
@@ -67,30 +70,64 @@ STYLE = (
 )
 
 
-def described(most: int, chars: int, found: Schema, *statuses: int) -> dict[str, Any]:
-    """What is said of a route that takes texts."""
-    text = {"type": "string", "maxLength": chars}
-    texts = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": most}]}
-    body = {**_object(texts=texts), "additionalProperties": False}
-    content = {"application/json": {"schema": body, "example": {"texts": ["a wading bird with long legs"]}}}
-    return {
-        "responses": responses(found, 408, 413, 415, 422, *statuses),
-        "openapi_extra": {"requestBody": {"required": True, "content": content}},
+def openapi(version: str, settings: ServiceSettings) -> Schema:
+    """The OpenAPI description of the service, with its limits."""
+    metrics = {"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    operations = {
+        "predict": {
+            "description": "Predict the label of a text, or of each of a list of texts, with all probabilities.",
+            "requestBody": _texts_body(settings.max_texts, settings.max_chars),
+            "responses": _responses(PREDICTIONS, 408, 413, 415, 422, 503),
+        },
+        "inspect": {
+            "description": "For each token of a text its anchors, its pooling weight (share) and its attention.",
+            "requestBody": _texts_body(settings.inspect_texts, settings.inspect_chars),
+            "responses": _responses(READINGS, 408, 409, 413, 415, 422, 503),
+        },
+        "about": {
+            "description": "Labels and anchors of the model; each anchor with its nearest words and map coordinates.",
+            "responses": _responses(ABOUT, 409, 503),
+        },
+        "health": {
+            "description": "Whether the service is ready, which model it serves, and its limits.",
+            "responses": _responses(HEALTH),
+        },
+        "metrics": {
+            "description": "Requests, latencies and batches in Prometheus' text format.",
+            "responses": {"200": metrics},
+        },
     }
+    paths = {
+        f"/{name}": {"post" if "requestBody" in operation else "get": {"operationId": name, **operation}}
+        for name, operation in operations.items()
+    }
+    about = "Labels of texts, and inspection of the model that predicts them."
+    return {"openapi": "3.1.0", "info": {"title": "ade", "version": version, "description": about}, "paths": paths}
 
 
-def responses(found: Schema, *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route: what it gives, and how it may fail."""
-    told: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": found}}}}
+def _texts_body(max_texts: int, max_chars: int) -> Schema:
+    """The body of a request that takes texts."""
+    text = {"type": "string", "maxLength": max_chars}
+    texts = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": max_texts}]}
+    schema = {**_object(texts=texts), "additionalProperties": False}
+    example = {"texts": ["a wading bird with long legs"]}
+    return {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
+
+
+def _responses(found: Schema, *statuses: int) -> Schema:
+    """The responses of a route: the schema of its success, and the errors it may answer with."""
+    responses: Schema = {"200": {"description": "OK", "content": {"application/json": {"schema": found}}}}
     for status in (*statuses, 500):
-        told[status] = {"description": REASONS[status], "content": {"application/json": {"schema": ERROR}}}
-    return told
+        error = {"description": ERRORS[status], "content": {"application/json": {"schema": ERROR}}}
+        responses[str(status)] = error
+    return responses
 
 
-def reference(about: Schema) -> str:
-    """An OpenAPI description as a page."""
-    parts = [f"<h1>{html.escape(about['info']['title'])}</h1><p>{html.escape(about['info']['description'])}</p>"]
-    for path, methods in about["paths"].items():
+def reference_page(description: Schema) -> str:
+    """An OpenAPI description as an HTML page."""
+    info = description["info"]
+    parts = [f"<h1>{html.escape(info['title'])}</h1><p>{html.escape(info['description'])}</p>"]
+    for path, methods in description["paths"].items():
         for method, entry in methods.items():
             parts.append(f"<h2><code>{method.upper()} {html.escape(path)}</code></h2>")
             parts.append(f"<p>{html.escape(entry.get('description', ''))}</p>")
@@ -111,8 +148,8 @@ def _pre(title: str, schema: Schema | None) -> str:
     return f"<details><summary>{html.escape(title)}</summary><pre>{shown}</pre></details>"
 
 
-def policy_of(page: str) -> str:
-    """The content security policy of a page: its own scripts and styles, its own service, nothing else."""
+def content_security_policy(page: str) -> str:
+    """The policy header of an HTML page: the scripts and styles it contains, requests to its own host, nothing else."""
     allowed = {}
     for tag in ("script", "style"):
         found = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}\s*>", page, re.DOTALL | re.IGNORECASE)

@@ -1,8 +1,4 @@
-"""Uvicorn on a socket: ready when it says so, strict with heads of requests, and with a good end.
-
-Its fast reader takes a head of any size, and a request in any time; here both have a limit, and what cannot be read is
-refused in JSON like everything else.
-"""
+"""Uvicorn on a bound socket: limits on slow and oversized requests, a call when it is ready, graceful shutdown."""
 
 import asyncio
 import json
@@ -12,101 +8,109 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import uvicorn
+
 from ade.errors import InputError
 
 try:
-    import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpProtocol
+except ImportError:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
 
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Reader
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol as Reader
-except ImportError as missing:
-    raise InputError(f"the service needs its extra: pip install 'ade-embeddings[serve]' ({missing})") from None
-
-HEAD = 1 << 16  # bytes of a request's head
-OVERHEAD, SPARE = 8, 1 << 24  # what chunks of a byte each add to a body, and what is read of one that is too large
-SLOWEST = 30.0  # seconds a request may take to arrive
-KEPT = 75  # seconds an idle connection is kept: longer than proxies keep theirs
-STOPPING = 20  # seconds in which requests under way are still answered
+MAX_HEAD_BYTES = 1 << 16  # of a request line and its headers
+CHUNK_OVERHEAD = 8  # bytes on the wire for a byte of the body, where each is sent as a chunk of its own
+DRAINED_BYTES = 1 << 24  # what may be read of a body that is too large, before and after it is refused
+REQUEST_SECONDS = 30.0  # in which a whole request must arrive
+KEEP_ALIVE_SECONDS = 75  # longer than proxies keep idle connections
+SHUTDOWN_SECONDS = 20  # in which running requests are still answered
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket at this address, port 0 for any that is free; nobody can connect before it is served."""
-    found = None
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A socket bound to an address, port 0 for any free one; nobody can connect before `serve` listens on it."""
+    bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
     except OSError as error:
-        if found is not None:
-            found.close()
+        if bound is not None:
+            bound.close()
         raise InputError(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
-    return found
+    return bound
 
 
-def address_of(listening: socket.socket) -> str:
-    """Where a bound socket is found."""
-    host, port = listening.getsockname()[:2]
+def url_of(bound: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Strict(Reader):
-    """Uvicorn's reader of HTTP: a head has its limits, and all of a request `most` bytes."""
+class LimitedProtocol(HttpProtocol):
+    """Uvicorn's HTTP protocol with limits on a request's time and size, and its own errors as JSON.
 
-    def __init__(self, most: int, **given: Any) -> None:
-        super().__init__(**given)
-        self.most, self.taken = most, 0  # bytes since the last answer
-        self.late: asyncio.TimerHandle | None = None
+    No setting of uvicorn does this. None limits how long a request may take to arrive (`timeout_keep_alive` counts
+    only between requests), so a client that sends a byte now and then would hold its connection for ever. The head has
+    a limit with h11 alone (`h11_max_incomplete_event_size`), which is slower than httptools. A proxy in front of the
+    service can do both, but the service must not depend on one.
+    """
+
+    def __init__(self, max_bytes: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.max_bytes = max_bytes  # of a whole request, as sent
+        self.received = 0  # bytes since the last response
+        self.deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A request should follow soon."""
+        """A client has connected: its first request has to arrive in time."""
         super().connection_made(transport)
-        self._expect()
+        self._start_deadline()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nothing will follow."""
-        self._arrived()
+        """The connection is closed."""
+        self._cancel_deadline()
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        """Some of a head or a body."""
+        """Count what has arrived of a request, and refuse what is too much."""
         super().data_received(data)
-        self.taken += len(data)
+        self.received += len(data)
         in_body = self.cycle is not None and self.cycle.more_body
-        if not in_body and self.cycle is not None and not self.cycle.response_complete:
-            self._arrived()  # all of it
+        is_complete = not in_body and self.cycle is not None and not self.cycle.response_complete
+
+        if is_complete:
+            self._cancel_deadline()
         elif not self.transport.is_closing():
-            self._expect()
-            if self.taken > (self.most if in_body else HEAD):
+            self._start_deadline()
+            if self.received > (self.max_bytes if in_body else MAX_HEAD_BYTES):
                 self._refuse("400 Bad Request", "the request, or its head, is too large")
 
     def on_response_complete(self) -> None:
         """The next request may begin."""
-        self.taken = 0
+        self.received = 0
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What cannot be read is refused."""
+        """Answer a request that is not HTTP."""
         self._refuse("400 Bad Request", msg)
 
-    def _expect(self) -> None:
-        if self.late is None:
-            self.late = self.loop.call_later(SLOWEST, self._slow)
+    def _start_deadline(self) -> None:
+        if self.deadline is None:
+            self.deadline = self.loop.call_later(REQUEST_SECONDS, self._on_deadline)
 
-    def _arrived(self) -> None:
-        if self.late is not None:
-            self.late.cancel()
-            self.late = None
+    def _cancel_deadline(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
 
-    def _slow(self) -> None:
-        if self.taken:
-            self._refuse("408 Request Timeout", f"the request did not arrive within {SLOWEST:.0f} seconds")
+    def _on_deadline(self) -> None:
+        if self.received:
+            self._refuse("408 Request Timeout", f"the request did not arrive within {REQUEST_SECONDS:.0f} seconds")
         else:
             self.transport.close()
 
     def _refuse(self, status: str, detail: str) -> None:
+        """Answer with an error, unless another answer has begun, and close the connection."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = json.dumps({"detail": detail}).encode()
             head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -115,12 +119,12 @@ class Strict(Reader):
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, saying when it is ready."""
+    """Uvicorn's server with the settings of this service; calls `on_ready` once it listens."""
 
-    def __init__(self, app: Any, ready: Callable[[], None], max_bytes: int, access_log: bool = False) -> None:
+    def __init__(self, app: Any, on_ready: Callable[[], None], max_bytes: int, access_log: bool = False) -> None:
         config = uvicorn.Config(
             app,
-            http=partial(Strict, OVERHEAD * max_bytes + SPARE),
+            http=partial(LimitedProtocol, CHUNK_OVERHEAD * max_bytes + DRAINED_BYTES),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -128,28 +132,33 @@ class Server(uvicorn.Server):
             access_log=access_log,
             proxy_headers=access_log,
             server_header=False,
-            timeout_keep_alive=KEPT,
-            timeout_graceful_shutdown=STOPPING,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
-        self._ready = ready
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
+        """Start to listen."""
         await super().startup(sockets)
         if self.started:
-            self._ready()
+            self._on_ready()
 
 
 def serve(
-    app: Any, listening: socket.socket, ready: Callable[[], None], max_bytes: int, access_log: bool = False
+    app: Any, bound: socket.socket, on_ready: Callable[[], None], max_bytes: int, access_log: bool = False
 ) -> None:
-    """Answer until a signal says stop; requests under way are answered first. Bodies have up to `max_bytes`."""
-    server = Server(app, ready, max_bytes, access_log)
-    stops = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, server.handle_exit) for number in stops}
-    try:  # uvicorn raises a signal again once it has stopped for it: for us that was the end of a good run
-        server.run([listening])
+    """Serve an ASGI application, with bodies of up to `max_bytes`, until SIGINT or SIGTERM; then shut down gracefully.
+
+    Requests under way at the signal are still answered.
+    """
+    server = Server(app, on_ready, max_bytes, access_log)
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    # Uvicorn raises the signal again after its shutdown; with its own handler in place that is a normal return.
+    previous = {number: signal.signal(number, server.handle_exit) for number in signals}
+    try:
+        server.run([bound])
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

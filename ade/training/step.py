@@ -69,7 +69,7 @@ class TrainStep:
         self.wrapped.train()
 
         length = int(self.texts.lengths[rows].max())
-        place = torch.from_numpy(np.vstack([self.texts.place(rows), rows]))  # (3, B)
+        place = torch.from_numpy(np.vstack([self.texts.spans(rows), rows]))  # (3, B)
         if not self.record:
             return self._run(place.to(self.accelerator.device), length) * world
 
@@ -95,9 +95,9 @@ class TrainStep:
     def _run(self, place: Tensor, length: int) -> Tensor:
         """Forward, backward and optimizer step on texts at `place` (3, B): start, length and row of each."""
         self.optimizer.zero_grad()
-        ids, mask = self.texts.cut(place[:2], length)
+        ids, mask = self.texts.gather(place[:2], length)
         if isinstance(self.labels, Encoded):
-            labels = self.labels.cut(place[:2], length, fill=UNLABELLED)[0]
+            labels = self.labels.gather(place[:2], length, fill=UNLABELLED)[0]
         else:
             labels = self.labels[place[2]]
         output = self.wrapped(ids, mask, labels)

@@ -17,9 +17,9 @@ export class Classifier {
 
   // Token ids of a text, cut to what the model reads, special tokens around it; a text without any token is id 0.
   encode(text) {
-    const { before, after, max_tokens } = this.config;
-    const room = max_tokens - before.length - after.length;
-    const ids = this.tokenizer.encode(text, { add_special_tokens: false }).ids.slice(0, room);
+    const { before, after, max_length } = this.config;
+    const limit = max_length - before.length - after.length;
+    const ids = this.tokenizer.encode(text, { add_special_tokens: false }).ids.slice(0, limit);
     const all = [...before, ...ids, ...after];
     return all.length ? all : [0];
   }

@@ -1,10 +1,12 @@
-"""The map of anchors: every vector a place of its own, like ones together, always the same."""
+"""The map of anchors: every vector has a point of its own, similar ones lie together, the result never varies."""
+
+import sys
 
 import numpy as np
 import pytest
 
 from ade.inspector import layout
-from ade.inspector.layout import flattened
+from ade.inspector.layout import map_vectors
 
 
 def clusters(groups: int, each: int, dim: int = 32) -> np.ndarray:
@@ -14,41 +16,56 @@ def clusters(groups: int, each: int, dim: int = 32) -> np.ndarray:
     return np.repeat(centres, each, 0) + 0.3 * generator.standard_normal((groups * each, dim))
 
 
-def check(places: np.ndarray, count: int) -> None:
-    assert places.shape == (count, 2)
-    assert np.isfinite(places).all()
-    assert places.min() >= 0
-    assert places.max() <= 1
-    assert len({tuple(place) for place in places.round(5).tolist()}) == count
+def check(points: np.ndarray, count: int) -> None:
+    assert points.shape == (count, 2)
+    assert np.isfinite(points).all()
+    assert points.min() >= 0
+    assert points.max() <= 1
+    assert len({tuple(point) for point in points.round(5).tolist()}) == count
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 40])
-def test_any_number_of_vectors_has_places(count):
-    vectors = clusters(8, 5)[:count]
-    check(flattened(vectors), count)
-    assert np.array_equal(flattened(vectors), flattened(vectors.copy()))
-
-
-@pytest.mark.parametrize("vectors", [np.ones((6, 4)), np.zeros((5, 3)), np.arange(7.0)[:, None] + 1])
-def test_vectors_that_are_alike_have_places_of_their_own(vectors):
-    check(flattened(vectors), len(vectors))
-
-
-def test_what_is_alike_lies_together():
-    places = flattened(clusters(6, 15))
-    check(places, 90)
-    group = np.repeat(np.arange(6), 15)
-    distance = np.linalg.norm(places[:, None] - places, axis=2) + np.eye(90) * 9
+def same_group_nearby(points: np.ndarray, group: np.ndarray) -> float:
+    """How many of each point's five nearest neighbours are of its own group."""
+    distance = np.linalg.norm(points[:, None] - points, axis=2) + np.eye(len(points)) * 9
     nearest = distance.argsort(1)[:, :5]
-    assert (group[nearest] == group[:, None]).mean() > 0.95
-    assert distance.min() > 0.5 * layout.APART / 90**0.5
+    return (group[nearest] == group[:, None]).mean()
 
 
-def test_more_than_are_laid_out_are_put_beside_the_nearest(monkeypatch):
-    monkeypatch.setattr(layout, "MOST", 30)
-    vectors = clusters(3, 20)[np.arange(60).reshape(3, 20).T.ravel()]  # the groups in turn
-    places = flattened(vectors)
-    check(places, 60)
-    distance = np.linalg.norm(places[30:, None] - places[:30], axis=2)
-    group = np.tile(np.arange(3), 20)
-    assert (group[:30][distance.argmin(1)] == group[30:]).mean() > 0.9
+@pytest.fixture(params=["t-SNE", "principal components"])
+def method(request, monkeypatch):
+    """With scikit-learn and without."""
+    if request.param == "principal components":
+        monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    return request.param
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 40])
+def test_any_number_of_vectors_has_points(count, method):
+    vectors = clusters(8, 5)[:count]
+    points = map_vectors(vectors)
+    assert points.shape == (count, 2)
+    if count:
+        check(points, count)
+    assert np.array_equal(map_vectors(vectors), map_vectors(vectors.copy()))
+
+
+@pytest.mark.parametrize("vectors", [np.ones((6, 4)), np.zeros((5, 3)), np.arange(7.0)[:, None] + 1, np.ones((40, 8))])
+def test_equal_vectors_have_points_of_their_own(vectors, method):
+    check(map_vectors(vectors), len(vectors))
+
+
+def test_similar_vectors_lie_together(method):
+    points = map_vectors(clusters(6, 15))
+    check(points, 90)
+    assert same_group_nearby(points, np.repeat(np.arange(6), 15)) > (0.95 if method == "t-SNE" else 0.7)
+    distance = np.linalg.norm(points[:, None] - points, axis=2) + np.eye(90) * 9
+    assert distance.min() > 0.5 * layout.MIN_DISTANCE / 90**0.5
+
+
+def test_too_many_for_tsne(monkeypatch):
+    vectors = clusters(6, 15)
+    monkeypatch.setattr(layout, "MAX_TSNE", 89)
+    points = map_vectors(vectors)
+    check(points, 90)
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    assert np.array_equal(points, map_vectors(vectors))  # scikit-learn was not asked

@@ -147,12 +147,12 @@ def test_typing_shows_bars_that_follow_the_context(visit, inspector):
         to_scale(rows(tab), uses(now, "bank"))
         assert uses(now, "bank") != uses(alone, "bank")
         expect(tab.locator(".verdict").first).to_contain_text(f"{100 * max(now['probabilities'].values()):.1f}%")
-        names = tab.locator(".chances .name").all_text_contents()[:3]
+        names = tab.locator(".probabilities .name").all_text_contents()[:3]
         assert names == sorted(WORDS, key=now["probabilities"].get, reverse=True)
         assert max(tab.locator(".percent").evaluate_all("all => all.map(each => each.scrollHeight)")) < 20  # one line
         for each in now["tokens"]:
             expect(token(tab, each["token"])).to_have_attribute(
-                "aria-label", f"{each['token']}, {pct(each['share'])} of the pooling"
+                "aria-label", f"{each['token']}, pooling weight {pct(each['share'])}"
             )
 
 
@@ -240,13 +240,13 @@ def test_attention_is_shown_pair_by_pair(kind, visit, inspector):
         canvas = tab.locator(".heat canvas")
         canvas.focus()
         canvas.press("ArrowRight")
-        expect(tab.locator(".readout")).to_have_text(f"“bank” hears {100 * attention[1][0]:.1f}% from “the”")
+        expect(tab.locator(".readout")).to_have_text(f"“bank” attends {100 * attention[1][0]:.1f}% to “the”")
         canvas.press("ArrowDown")
         canvas.press("ArrowRight")
-        expect(tab.locator(".readout")).to_have_text(f"“of” hears {100 * attention[2][1]:.1f}% from “bank”")
-        heard = sorted(attention[1], reverse=True)[:4]
-        shown = tab.locator(".hearing > div").first.locator(".num").all_text_contents()
-        assert shown == [f"{100 * share:.1f}%" for share in heard]
+        expect(tab.locator(".readout")).to_have_text(f"“of” attends {100 * attention[2][1]:.1f}% to “bank”")
+        strongest = sorted(attention[1], reverse=True)[:4]
+        shown = tab.locator(".attended > div").first.locator(".num").all_text_contents()
+        assert shown == [f"{100 * share:.1f}%" for share in strongest]
         box = canvas.bounding_box()
         canvas.click(position={"x": box["width"] * 0.6, "y": box["height"] - 8})  # the last row
         expect(tab.locator("#wordtitle")).to_have_text("team")
@@ -376,7 +376,7 @@ def test_markup_in_a_label_stays_text(browser, codebook, tmp_path):
     inspector = Inspector(Classifier(model, codebook.tokenizer))
     (tmp_path / "page.html").write_text(page({"about": inspector.about(), "readings": [inspector.read(ONE)]}), "utf8")
     with visiting(browser, (tmp_path / "page.html").as_uri()) as tab:
-        assert sorted(tab.locator(".chances .name").all_text_contents()[:2]) == sorted(names)
+        assert sorted(tab.locator(".probabilities .name").all_text_contents()[:2]) == sorted(names)
         assert tab.evaluate("window.hit") is None
 
 
@@ -399,7 +399,7 @@ def test_a_service_that_went_away_is_said(browser, folder, inspector):
         tab.goto(address)
         expect(tab.locator("#results")).to_be_visible()
     tab.locator("#one").fill("bank market")
-    expect(tab.locator("#error")).to_have_text("The service does not answer.")
+    expect(tab.locator("#error")).to_have_text("The service does not respond.")
     found.close()
 
 
@@ -447,6 +447,18 @@ def test_the_examples_and_the_address(visit, browser, address):
     assert all(text in page() for text in EXAMPLES)
 
 
+def test_a_text_longer_than_a_window_says_so(browser, folder, tmp_path):
+    classifier = Classifier.load(folder, "cpu")
+    classifier.max_tokens = classifier.model.config.max_tokens = 4
+    inspector = Inspector(classifier)
+    data = {"about": inspector.about(), "readings": [inspector.read(ONE), inspector.read("the bank")]}
+    (tmp_path / "page.html").write_text(page(data), "utf8")
+    with visiting(browser, (tmp_path / "page.html").as_uri()) as tab:
+        expect(tab.locator(".truncated")).to_have_count(1)  # the first sentence alone
+        expect(tab.locator(".truncated")).to_contain_text("first 4 tokens")
+        expect(tab.locator(".undetailed")).to_have_text("team")
+
+
 def test_no_motion_where_none_is_wanted(visit):
     moving = "getComputedStyle(document.querySelector('.bar')).transitionDuration"
     for wanted, expected in (("reduce", "0s"), ("no-preference", "0.22s")):
@@ -481,7 +493,7 @@ def test_answers_of_other_kinds(label, shown, browser, inspector, tmp_path):
     (tmp_path / "page.html").write_text(page({"about": inspector.about(), "readings": [reading]}), "utf8")
     with visiting(browser, (tmp_path / "page.html").as_uri()) as tab:
         expect(tab.locator(".verdict")).to_have_text(shown)
-        expect(tab.locator(".chances").first.locator("li")).to_have_count(len(reading["probabilities"]))
+        expect(tab.locator(".probabilities").first.locator("li")).to_have_count(len(reading["probabilities"]))
 
 
 def test_the_command_writes_a_page(ade, folder, browser, tmp_path):

@@ -1,4 +1,4 @@
-"""What the page is given: the model's own answers, weights, shares and attention, and a map of its anchors."""
+"""What the page is given: the model's own predictions, weights and attention, and a map of its anchors."""
 
 import json
 import math
@@ -11,8 +11,8 @@ import torch
 from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.errors import InputError
-from ade.inspector.reading import Inspector
-from ade.inspector.words import codebook_of, inspect_in_context, nearest_words
+from ade.inspector.reading import Inspector, inspect_in_context
+from ade.inspector.words import codebook_of, nearest_words
 from tests.conftest import ragged_codebook, word_tokenizer
 from tests.packing.test_budget import packed_codebook
 from tests.runtime.test_projection import shaken
@@ -66,10 +66,10 @@ def test_a_reading_is_what_the_model_does(attend, packed):
     made = inspector(attend, packed)
     reading = made.read(TEXT)
     assert json.loads(json.dumps(reading, allow_nan=False)) == reading
-    chances = made.classifier.predict_proba(TEXT)
+    probabilities = made.classifier.predict_proba(TEXT)
     assert list(reading["probabilities"]) == list(made.classifier.names)
-    assert list(reading["probabilities"].values()) == pytest.approx(chances.tolist(), abs=1e-9)
-    assert reading["label"] == made.classifier.predict(TEXT) == made.classifier.names[chances.argmax()]
+    assert list(reading["probabilities"].values()) == pytest.approx(probabilities.tolist(), abs=1e-9)
+    assert reading["label"] == made.classifier.predict(TEXT) == made.classifier.names[probabilities.argmax()]
     tokens = reading["tokens"]
     assert [TEXT[token["start"] : token["end"]] for token in tokens] == TEXT.split()
     assert sum(token["share"] for token in tokens) == pytest.approx(1, abs=1e-5)
@@ -133,15 +133,34 @@ def test_another_context_other_weights():
     assert [use["in_context"] for use in one] != pytest.approx([use["in_context"] for use in two], rel=1e-3)
 
 
-def test_a_text_without_tokens_and_one_that_is_cut():
+@pytest.mark.parametrize("attend", ["gated", "tokens", "anchors"])
+def test_of_a_long_text_the_first_window_is_shown(attend):
+    """Tokens and attention are those of the first `max_tokens` tokens by themselves, the label is the whole text's."""
+    made = inspector(attend, max_tokens=4)
+    long, first = made.read(TEXT), made.read(TEXT.rsplit(" ", 1)[0])
+    assert (long["truncated"], first["truncated"]) == (True, False)
+    assert len(long["tokens"]) == 4
+    assert long["tokens"] == first["tokens"]
+    assert long["attention"] == first["attention"]
+    assert list(long["probabilities"].values()) == pytest.approx(made.classifier.predict_proba(TEXT).tolist())
+    assert long["probabilities"] != first["probabilities"]
+
+
+def test_a_word_after_the_first_window_is_refused():
+    made = inspector("gated", max_tokens=4)
+    with pytest.raises(InputError, match="after the first 4 tokens"):
+        inspect_in_context(made.classifier, ["w5"], TEXT)
+
+
+def test_a_text_without_tokens():
     made = inspector("gated", max_tokens=4)
     empty = made.read("")
+    assert not empty["truncated"]
     assert [(token["token"], token["start"], token["end"], token["share"]) for token in empty["tokens"]] == [
         ("", 0, 0, 1)
     ]
     assert empty["attention"] == [[1.0]]
     assert list(empty["probabilities"].values()) == pytest.approx(made.classifier.predict_proba("").tolist())
-    assert len(made.read(TEXT)["tokens"]) == 4
     with pytest.raises(InputError, match="surrogate"):
         made.read("w3 \ud800")
 

@@ -4,7 +4,8 @@ import torch
 from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.errors import InputError
-from ade.inspector.words import codebook_of, inspect_in_context, inspect_words, nearest_words, read
+from ade.inspector.reading import inspect_in_context, read
+from ade.inspector.words import codebook_of, inspect_words, nearest_words
 from ade.model import AdeForSequenceClassification
 from ade.settings import Architecture
 from tests.conftest import word_tokenizer
@@ -59,11 +60,11 @@ def test_a_context_weighs_anchors_anew(codebook, topics):
     assert torch.equal(one.static[1], two.static[0])
     assert not torch.allclose(one.contextual[1], two.contextual[0], rtol=1e-3)
     assert torch.equal(one.contextual[1] != 0, one.static[1] != 0)
-    assert float(one.listening.sum()) == pytest.approx(1)
+    assert float(one.pooling_weights.sum()) == pytest.approx(1)
     ids = torch.tensor([classifier.tokenizer.encode("bank profit").ids])
-    heard = model.ade.context(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+    context = model.ade.context(ids, torch.ones_like(ids, dtype=torch.bool))[0]
     position = model.ade._positions(torch.arange(2))
-    composed = model.ade.norm(two.contextual @ model.ade.embedding.anchors) + position + heard
+    composed = model.ade.norm(two.contextual @ model.ade.embedding.anchors) + position + context
     assert torch.allclose(composed, two.states, atol=1e-5)
 
 
@@ -78,7 +79,7 @@ def test_without_gates_the_weights_stay(codebook, topics, sat):
 def test_expanded_anchors_cannot_be_read_by_token(codebook, topics):
     model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="anchors", heads=2))
     with pytest.raises(InputError, match="--attend gated"):
-        read(Classifier(model, codebook.tokenizer), "the bank")
+        inspect_in_context(Classifier(model, codebook.tokenizer), ["bank"], "the bank")
 
 
 def test_weights_here_are_the_gated_ones(codebook, topics, tmp_path, ade):

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +27,20 @@ from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
 from ade.integrations import onnx_export as exporting
 from ade.integrations.onnx_export import FP32, INT8, export
-from ade.integrations.onnx_graph import graph_of
+from ade.integrations.onnx_graph import build_graph
+from ade.integrations.onnx_lexicon import lexicon_logits
+from ade.integrations.onnx_nodes import Graph
+from ade.lexicon import Lexicon, LexiconShape, key_range, unpack
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.settings import STRONG, Architecture
+from ade.training.lexicon_fit import packed
 from ade.training.loop import train
 from tests.conftest import ragged_codebook
 from tests.packing.test_budget import packed_codebook
 from tests.runtime.test_projection import off, shaken
+from tests.test_lexicon import VOCABULARY, some_lexicon
+from tests.training.test_problems import numbers, several
 
 MODES = ["tokens", "anchors", "gated"]
 TEXTS = ["the team and the coach", "bank share price", "", "rocket", "of the comet in orbit " * 40]
@@ -48,13 +56,34 @@ def logits_of(session: onnxruntime.InferenceSession, ids: np.ndarray, mask: np.n
 
 
 def graph_session(model) -> onnxruntime.InferenceSession:
-    return session_of(graph_of(model.config.to_dict(), model.arrays(), SINGLE))
+    return session_of(build_graph(model.config.to_dict(), model.arrays(), SINGLE))
 
 
 def compare(model, ids: np.ndarray, mask: np.ndarray) -> float:
     with torch.inference_mode():
         expected = model(torch.from_numpy(ids), torch.from_numpy(mask)).logits.numpy()
     return off(logits_of(graph_session(model), ids, mask), expected)
+
+
+def with_lexicon(model, lexicon: Lexicon):
+    """The same model, a lexicon packed and attached to it."""
+    model.attach_lexicon(*packed(lexicon, 1.0, np.full(len(lexicon), 3), SINGLE))
+    return model.packed()
+
+
+@cache
+def small_lexicon() -> tuple[LexiconShape, dict[str, np.ndarray]]:
+    return packed(some_lexicon(4), 1.0, np.full(len(some_lexicon(4)), 3), SINGLE)
+
+
+def large_lexicon(vocabulary: int, labels: int, entries: int, with_keys: tuple[int, ...] = ()) -> Lexicon:
+    """Random tokens and pairs; the largest key there can be, and those given, are among them."""
+    draw = np.random.default_rng(3)
+    pairs = draw.integers(vocabulary, key_range(vocabulary), entries)
+    tokens = draw.integers(0, vocabulary, entries // 4)
+    keys = np.unique(np.concatenate([tokens, pairs, [key_range(vocabulary) - 1, *with_keys]]))
+    idf, bias = draw.uniform(1, 9, len(keys)).astype(np.float32), draw.standard_normal(labels).astype(np.float32)
+    return Lexicon(vocabulary, keys, idf, draw.standard_normal((len(keys), labels)).astype(np.float32), bias)
 
 
 def written(folder) -> list[str]:
@@ -64,7 +93,9 @@ def written(folder) -> list[str]:
 @pytest.fixture(scope="module", params=MODES)
 def classifier(request, codebook, topics):
     settings = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
-    return train(codebook, topics, settings=settings, architecture=Architecture(attend=request.param, max_tokens=50))
+    made = train(codebook, topics, settings=settings, architecture=Architecture(attend=request.param, max_tokens=50))
+    assert made.model.lexicon is not None
+    return made
 
 
 # -- the graph -----------------------------------------------------------------------------------------------------
@@ -108,14 +139,14 @@ def test_packed_models_are_read_as_they_are_stored(attend, whole, layers, anchor
     mask = np.arange(12) < np.array([[5], [1], [12], [7]])
     ids = np.arange(20 + whole, dtype=np.int64).repeat(3)[-mask.size :].reshape(mask.shape)
     assert compare(model, ids, mask) < 1e-4
-    wide = session_of(graph_of(*exporting._widened(model), SINGLE))
+    wide = session_of(build_graph(*exporting._unpacked(model), SINGLE))
     assert off(logits_of(wide, ids, mask), logits_of(graph_session(model), ids, mask)) < 1e-4
 
 
 @pytest.mark.parametrize("attend", MODES)
 def test_padding_changes_nothing(attend):
     model = shaken(ragged_codebook([1, 5, 3, 2] * 5, dim=16), 3, attend=attend)
-    narrow = exporting._narrowed(model)
+    narrow = exporting._quantised(model)
     draw = np.random.default_rng(1)
     for session in (graph_session(model), graph_session(narrow)):
         text = draw.integers(0, 20, (1, 6))
@@ -131,8 +162,8 @@ def test_the_codebook_stays_a_codebook():
     book = ragged_codebook([4, 6, 8] * 700, anchors=300, dim=64)
     model = shaken(book, 3, attend="gated")
     wide, narrow = (
-        onnx.load_from_string(graph_of(each.config.to_dict(), each.arrays(), SINGLE))
-        for each in (model, exporting._narrowed(model))
+        onnx.load_from_string(build_graph(each.config.to_dict(), each.arrays(), SINGLE))
+        for each in (model, exporting._quantised(model))
     )
     for graph in (wide, narrow):
         for tensor in graph.graph.initializer:
@@ -145,13 +176,13 @@ def test_the_codebook_stays_a_codebook():
         np.dtype(np.float32),
     }
     assert narrow.ByteSize() < 0.45 * wide.ByteSize()
-    assert narrow.ByteSize() < sum(a.nbytes for a in exporting._narrowed(model).arrays().values()) + 20_000
+    assert narrow.ByteSize() < sum(a.nbytes for a in exporting._quantised(model).arrays().values()) + 20_000
 
 
 @pytest.mark.parametrize(("problem", "made"), [("multi_label_classification", "sigmoid"), (SINGLE, "softmax")])
 def test_probabilities_are_the_problem_s(problem, made):
     model = shaken(ragged_codebook([2, 3] * 5, dim=16), 3)
-    session = session_of(graph_of(model.config.to_dict(), model.arrays(), problem))
+    session = session_of(build_graph(model.config.to_dict(), model.arrays(), problem))
     logits, found = session.run(None, {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")})
     scores = torch.from_numpy(logits)
     assert np.allclose(found, scores.sigmoid() if made == "sigmoid" else scores.softmax(1), atol=1e-6)
@@ -159,16 +190,155 @@ def test_probabilities_are_the_problem_s(problem, made):
 
 def test_a_number_has_no_probability():
     model = shaken(ragged_codebook([2, 3] * 5, dim=16), 1)
-    session = session_of(graph_of(model.config.to_dict(), model.arrays(), "regression"))
+    session = session_of(build_graph(model.config.to_dict(), model.arrays(), "regression"))
     assert [output.name for output in session.get_outputs()] == ["logits"]
 
 
 def test_old_runtimes_read_it():
     model = shaken(ragged_codebook([2, 3] * 5, dim=16), 3)
-    graph = onnx.load_from_string(graph_of(model.config.to_dict(), model.arrays(), SINGLE))
+    graph = onnx.load_from_string(build_graph(model.config.to_dict(), model.arrays(), SINGLE))
     assert (graph.ir_version, graph.opset_import[0].version) == (8, 17)
     shapes = {each.name: [d.dim_param for d in each.type.tensor_type.shape.dim] for each in graph.graph.input}
     assert shapes == {"input_ids": ["batch", "length"], "attention_mask": ["batch", "length"]}
+
+
+# -- lexicon and windows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attend", MODES)
+@given(
+    lengths=st.lists(st.integers(0, 25), min_size=1, max_size=6),
+    holes=st.booleans(),
+    bits=st.sampled_from([0, 4]),
+    lexicon=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_long_texts_and_lexicons_equal_the_model(attend, lengths, holes, bits, lexicon, seed):
+    """Windows of 7 tokens, some without any; entries that occur again; padding that would be an entry."""
+    book = replace(ragged_codebook([1, 5, 3, 2] * 3 + [4], dim=16), packing=Packing(bits) if bits else None)
+    model = shaken(book, 4, attend=attend, max_tokens=7).packed()
+    if lexicon:
+        model.attach_lexicon(*small_lexicon())
+    draw = np.random.default_rng(seed)
+    mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    if holes:
+        mask &= draw.random(mask.shape) < 0.5
+    ids = draw.integers(0, VOCABULARY, mask.shape)
+    assert compare(model, ids, mask) < 1e-4
+
+
+def test_a_packed_model_with_a_lexicon_is_unpacked_beside_it():
+    model = shaken(packed_codebook(3), 4, max_tokens=7).packed()
+    model.attach_lexicon(*small_lexicon())
+    ids, mask = np.random.default_rng(0).integers(0, VOCABULARY, (5, 20)), np.ones((5, 20), bool)
+    wide = session_of(build_graph(*exporting._unpacked(model), SINGLE))
+    assert off(logits_of(wide, ids, mask), logits_of(graph_session(model), ids, mask)) < 1e-4
+    assert compare(model, ids, mask) < 1e-4
+
+
+@pytest.mark.parametrize("attend", MODES)
+def test_texts_of_one_window_are_not_touched_by_windows(attend):
+    """To the last bit what a graph says that never has two windows."""
+    model = shaken(ragged_codebook([1, 5, 3, 2] * 5, dim=16), 3, attend=attend, max_tokens=10)
+    config, arrays = model.config.to_dict(), model.arrays()
+    one, other = (session_of(build_graph({**config, "max_tokens": size}, arrays, SINGLE)) for size in (10, 10_000))
+    draw = np.random.default_rng(0)
+    for shape in ((1, 1), (5, 7), (30, 10)):
+        ids, mask = draw.integers(0, 20, shape), np.arange(shape[1]) < draw.integers(1, shape[1] + 1, (shape[0], 1))
+        assert np.array_equal(logits_of(one, ids, mask), logits_of(other, ids, mask))
+    ids, mask = draw.integers(0, 20, (2, 11)), np.ones((2, 11))
+    assert not np.allclose(logits_of(one, ids, mask), logits_of(other, ids, mask))
+
+
+def test_padding_adds_no_entry():
+    """A text scores alike alone and beside longer ones, whatever ids the padding has."""
+    model = with_lexicon(shaken(ragged_codebook([2, 3] * 6 + [1], dim=16), 3, max_tokens=8), some_lexicon(3))
+    session, draw = graph_session(model), np.random.default_rng(0)
+    text = draw.integers(0, VOCABULARY, (1, 6))
+    alone = logits_of(session, text, np.ones((1, 6)))
+    for _ in range(5):
+        ids = draw.integers(0, VOCABULARY, (3, 20))
+        ids[:1, :6] = text
+        mask = np.arange(20) < np.array([[6], [20], [0]])
+        assert np.allclose(logits_of(session, ids, mask)[:1], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(("vocabulary", "entries", "labels"), [(30_000, 3000, 2), (30_000, 20, 1), (300, 4000, 30)])
+def test_entries_of_a_large_vocabulary_are_found(vocabulary, entries, labels):
+    """Keys of up to 30 bits, few and many: what numpy adds for the tokens of random entries, and nothing for others."""
+    lexicon = large_lexicon(vocabulary, labels, entries)
+    shape, arrays = packed(lexicon, 1.0, np.full(len(lexicon), 3), MULTI)
+    g, draw = Graph(), np.random.default_rng(0)
+    mask = g.cast("attention_mask", "BOOL")
+    g.Identity(lexicon_logits(g, shape, arrays, "input_ids", mask), name="logits")
+    session = session_of(g.model({"logits": ["batch", labels]}))
+
+    stored = unpack(shape, arrays)
+    ids = exporting._entries_as_tokens(draw.choice(stored.keys, 600), vocabulary)[:600].reshape(20, 30)
+    ids[10:] = draw.integers(0, vocabulary, (10, 30))
+    expected = stored.logits(ids.ravel(), np.arange(0, 601, 30))
+    assert np.abs(expected[:10] - stored.bias).max() > 0.1
+    assert off(logits_of(session, ids, np.ones(ids.shape)), expected) < 1e-4
+
+
+def test_the_lexicon_stays_packed_in_both_files():
+    lexicon = large_lexicon(2100, 3, 20_000)
+    model = shaken(ragged_codebook([4, 6, 8] * 700, anchors=300, dim=64), 3)
+
+    def sizes() -> list[int]:
+        narrow = exporting._quantised(model)
+        made = (exporting._unpacked(model), (narrow.config.to_dict(), narrow.arrays()))
+        return [len(build_graph(*each, SINGLE)) for each in made]
+
+    before, model = sizes(), with_lexicon(model, lexicon)
+    after = sizes()
+    stored = sum(array.nbytes for name, array in model.arrays().items() if name.startswith("lexicon."))
+    assert stored < 12 * len(lexicon)
+    for small, large in zip(before, after, strict=True):
+        assert large - small < stored + 20_000
+
+
+@pytest.mark.parametrize("rows", [several, numbers])
+def test_several_labels_and_numbers_with_a_lexicon(rows, codebook, tmp_path):
+    """Trained, exported, read back: both files score new texts, long ones among them, as the classifier does."""
+    settings = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
+    made = train(codebook, rows(400, 0), settings=settings, architecture=Architecture(heads=2, max_tokens=20))
+    assert made.model.lexicon is not None
+    if rows is numbers:
+        assert made.model.config.scale not in (None, [0, 1])
+    export(made, tmp_path / "onnx")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "onnx" / "tokenizer.json"))
+    texts = [*TEXTS, *rows(50, 1).texts]
+    encoded = [encoding.ids or [0] for encoding in tokenizer.encode_batch(texts)]
+    mask = np.arange(200) < np.array([[len(row)] for row in encoded])
+    ids = np.zeros(mask.shape, np.int64)
+    ids[mask] = np.concatenate(encoded)
+    expected = made.scores(np.concatenate(encoded).astype(np.int32), np.cumsum([0, *map(len, encoded)]))
+    spread = np.ptp(expected)
+    for file, limit in ((FP32, 1e-4 * max(1, np.abs(expected).max())), (INT8, 0.05 * spread)):
+        session = session_of(str(tmp_path / "onnx" / file))
+        assert np.abs(logits_of(session, ids, mask) - expected).max() < limit
+
+
+def test_what_is_compared_has_entries_and_windows():
+    model = with_lexicon(shaken(ragged_codebook([2] * 300, dim=16), 3, max_tokens=30), large_lexicon(300, 3, 500))
+    batches = list(exporting._random_batches(model, 0))
+    assert [ids.shape for ids, _ in batches if ids.shape[1] > 30] == [(4, 70)]
+    pairs = set(model.lexicon.unpacked().keys)
+    found = [300 * (a + 1) + b in pairs for ids, _ in batches for row in ids for a, b in pairwise(row)]
+    assert np.mean(found) > 0.1
+
+
+@pytest.mark.parametrize("changed", [{"lexicon": None}, {"max_tokens": 10_000}])
+def test_a_graph_without_lexicon_or_windows_is_refused(changed, tmp_path, monkeypatch):
+    book = ragged_codebook([2, 3] * 6 + [1], dim=16)
+    model = with_lexicon(shaken(book, 3, max_tokens=8), some_lexicon(3))
+    export(Classifier(model, book.tokenizer), tmp_path / "right")
+    original = exporting.build_graph
+    monkeypatch.setattr(exporting, "build_graph", lambda config, *more: original({**config, **changed}, *more))
+    with pytest.raises(InputError, match=r"model.onnx: .* off PyTorch"):
+        export(Classifier(model, book.tokenizer), tmp_path / "wrong")
+    assert written(tmp_path) == ["right"]
 
 
 # -- the folder ----------------------------------------------------------------------------------------------------
@@ -181,13 +351,13 @@ def test_a_foreign_runtime_needs_the_folder_alone(classifier, topics, tmp_path):
     assert written(tmp_path / "onnx") == ["config.json", INT8, FP32, "tokenizer.json"]
     config = json.loads((tmp_path / "onnx" / "config.json").read_text("utf8"))
     assert config["labels"] == ["money", "space", "sport"]
-    assert (config["max_tokens"], config["problem"]) == (50, SINGLE)
+    assert (config["max_tokens"], config["max_length"], config["problem"]) == (50, 64 * 50, SINGLE)
     assert config["files"] == [each.as_dict() for each in checked]
     tokenizer = Tokenizer.from_file(str(tmp_path / "onnx" / "tokenizer.json"))
     texts = [*TEXTS, *topics.texts[:100]]
     rows = [encoding.ids or [0] for encoding in tokenizer.encode_batch(texts)]
-    assert max(map(len, rows)) == 50
-    mask = np.arange(50) < np.array([[len(row)] for row in rows])
+    assert max(map(len, rows)) == 200  # four windows
+    mask = np.arange(200) < np.array([[len(row)] for row in rows])
     ids = np.zeros(mask.shape, np.int64)
     ids[mask] = np.concatenate(rows)
     expected = classifier.predict_proba(texts)
@@ -213,7 +383,7 @@ def test_a_packed_model_loses_nothing_more(tmp_path):
 def test_a_corrupted_graph_is_refused_and_nothing_is_left(file, classifier, tmp_path, monkeypatch):
     export(classifier, tmp_path / "earlier")
     kept = (tmp_path / "earlier" / FP32).read_bytes()
-    original = exporting.graph_of
+    original = exporting.build_graph
 
     def corrupted(config, state, problem):
         """One number of the classifier's weights is changed after the graph has been built."""
@@ -228,7 +398,7 @@ def test_a_corrupted_graph_is_refused_and_nothing_is_left(file, classifier, tmp_
                 tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
         return model.SerializeToString()
 
-    monkeypatch.setattr(exporting, "graph_of", corrupted)
+    monkeypatch.setattr(exporting, "build_graph", corrupted)
     with pytest.raises(InputError, match=rf"{file}: .* off PyTorch, at most .* nothing was written") as caught:
         export(classifier, tmp_path / "new")
     assert "\n" not in str(caught.value)
@@ -261,10 +431,10 @@ def test_a_model_that_8_bits_cannot_hold_is_refused(codebook, tmp_path):
 def test_decisions_that_are_not_clear_do_not_count():
     expected = np.array([[0.0, 10.0], [5.0, 5.01], [9.0, 1.0]])
     other = np.array([[0.1, 9.9], [5.02, 5.0], [1.0, 9.0]])
-    assert exporting._same(other, expected, 10.0, SINGLE) == 0.5
-    assert exporting._same(other - 5, expected - 5, 10.0, "multi_label_classification") == 0.5
-    assert exporting._same(other, expected, 10.0, "regression") == 1
-    assert exporting._same(np.ones((2, 1)), np.ones((2, 1)), 0.0, SINGLE) == 1
+    assert exporting._agreement(other, expected, 10.0, SINGLE) == 0.5
+    assert exporting._agreement(other - 5, expected - 5, 10.0, "multi_label_classification") == 0.5
+    assert exporting._agreement(other, expected, 10.0, "regression") == 1
+    assert exporting._agreement(np.ones((2, 1)), np.ones((2, 1)), 0.0, SINGLE) == 1
 
 
 def test_special_tokens_are_told(codebook, tmp_path):
@@ -337,7 +507,10 @@ def test_the_node_script_says_what_python_says(tmp_path):
     pairs = torch.randint(0, 300, (3 * count,), generator=generator), torch.randn(3 * count, generator=generator)
     table = torch.randn(300, 32, generator=generator)
     book = Codebook.from_pairs(table, *pairs, torch.full((count,), 3), tokenizer)
-    classifier = Classifier(shaken(book, 4, max_tokens=40), tokenizer)
+    model = shaken(book, 4, max_tokens=40)
+    words = tokenizer.encode("a wading bird with long legs, money and water").ids
+    pairs = [count * (first + 1) + second for first, second in pairwise(words)]
+    classifier = Classifier(with_lexicon(model, large_lexicon(count, 4, 3000, (*words, *pairs))), tokenizer)
     export(classifier, tmp_path / "onnx")
     texts = ["a wading bird with long legs", "", "naïve café 日本語 🙂", "money and water " * 60, "<s> two\ttabs"]
     expected = classifier.predict_proba(texts)

@@ -91,6 +91,20 @@ def test_it_is_what_train_makes(fitted, codebook):
     assert fitted.score(HELD, TRUTH) == np.mean(fitted.predict(HELD) == TRUTH) > 0.9
 
 
+def test_the_lexicon_can_be_left_out(codebook):
+    """Only the order of two tokens tells the labels apart: by default a lexicon is added for them."""
+    texts = [f"{'goal bank' if i % 2 else 'bank goal'} {text}" for i, text in enumerate(TEXTS)]
+    labels = [i % 2 for i in range(len(texts))]
+    short = {**QUICK, "steps": 2}
+    with_lexicon, without, paper = (
+        AdeClassifier(codebook, **short, **chosen).fit(texts, labels).classifier_.model
+        for chosen in ({}, {"lexicon": False}, {"preset": "paper"})
+    )
+    assert with_lexicon.lexicon is not None
+    assert without.lexicon is None
+    assert paper.lexicon is None
+
+
 def test_a_clone_is_alike_and_not_fitted(fitted):
     copy = clone(fitted)
     assert copy.get_params().keys() == fitted.get_params().keys()
@@ -163,9 +177,9 @@ def test_labels_of_every_kind(labels, codebook):
     found = classifier.predict(TEXTS)
     assert found.dtype == known.dtype
     assert np.mean(found == known) > 0.8
-    chances = classifier.predict_proba(TEXTS)
-    assert chances.shape == (300, len(classifier.classes_))
-    np.testing.assert_array_equal(classifier.classes_[chances.argmax(1)], found)
+    probabilities = classifier.predict_proba(TEXTS)
+    assert probabilities.shape == (300, len(classifier.classes_))
+    np.testing.assert_array_equal(classifier.classes_[probabilities.argmax(1)], found)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame, csr_array], ids=["array", "frame", "sparse"])
@@ -174,8 +188,8 @@ def test_several_labels_a_text(kind, codebook):
     classifier = AdeClassifier(codebook, **QUICK).fit(TEXTS, kind(marks))
     assert classifier.classifier_.problem == "multi_label_classification"
     assert classifier.classes_.tolist() == [0, 1, 2]
-    chances, found = classifier.predict_proba(TEXTS), classifier.predict(TEXTS)
-    np.testing.assert_array_equal(found, chances >= 0.5)
+    probabilities, found = classifier.predict_proba(TEXTS), classifier.predict(TEXTS)
+    np.testing.assert_array_equal(found, probabilities >= 0.5)
     assert found.dtype == np.int64
     assert np.mean(found == marks) > 0.9
     assert classifier.score(TEXTS, marks) == np.mean((found == marks).all(1)) > 0.7
@@ -219,7 +233,9 @@ def test_few_rows_of_a_class_may_count_as_much(codebook):
     rare = [i for i, label in enumerate(LABELS) if label != "space" or i % 10 == 0]
     texts, labels = [TEXTS[i] for i in rare], [LABELS[i] for i in rare]
     plain, balanced = (
-        AdeClassifier(codebook, **{**QUICK, "steps": 60}, class_weight=weight).fit(texts, labels).predict_proba(HELD)
+        AdeClassifier(codebook, **{**QUICK, "steps": 60}, lexicon=False, class_weight=weight)
+        .fit(texts, labels)
+        .predict_proba(HELD)
         for weight in (None, "balanced")
     )
     assert balanced[:, 1].mean() > plain[:, 1].mean() + 0.02
@@ -315,9 +331,9 @@ def slow_mean(codebook, text):
     return torch.stack(rows).mean(0).numpy()
 
 
-@pytest.mark.parametrize("cells", [pooling.CELLS, 25])
+@pytest.mark.parametrize("cells", [pooling.MAX_CELLS, 25])
 def test_vectors_are_the_mean_of_composed_tokens(cells, codebook, monkeypatch):
-    monkeypatch.setattr(pooling, "CELLS", cells)
+    monkeypatch.setattr(pooling, "MAX_CELLS", cells)
     texts = [*HELD[:20], "goal unknown goal", "bank " * 1000]
     found = AdeEncoder(codebook).fit_transform(texts)
     assert found.dtype == np.float32
@@ -340,13 +356,20 @@ def test_special_tokens_are_left_out(codebook):
     np.testing.assert_array_equal(AdeEncoder(marked).fit_transform(HELD), AdeEncoder(codebook).fit_transform(HELD))
 
 
-def test_vectors_of_a_trained_model_are_what_it_classifies(fitted, tmp_path):
+def test_vectors_of_a_trained_model_are_what_it_classifies(codebook, tmp_path):
+    fitted = AdeClassifier(codebook, **QUICK, lexicon=False).fit(TEXTS, LABELS)
     fitted.classifier_.save(tmp_path / "model")
     encoder = AdeEncoder(tmp_path / "model", device="cpu").fit()
     assert isinstance(encoder.source_, Classifier)
     vectors = torch.from_numpy(encoder.transform(HELD))
     scores = fitted.classifier_.model.classifier(vectors).softmax(1).detach().numpy()
     np.testing.assert_allclose(scores, fitted.predict_proba(HELD), rtol=1e-3, atol=1e-5)
+
+
+def test_vectors_of_a_trained_model_are_of_its_first_window(codebook):
+    classifier = AdeClassifier(codebook, **{**QUICK, "steps": 5}, max_tokens=4).fit(TEXTS, LABELS).classifier_
+    first, long = AdeEncoder(classifier).fit_transform(["goal bank the team", "goal bank the team coach rocket"])
+    np.testing.assert_allclose(first, long, rtol=1e-5)
 
 
 def test_a_linear_model_on_the_vectors(fitted, codebook):

@@ -20,6 +20,7 @@ from ade.packing.budget import parse_size
 from ade.packing.format import Packing
 from ade.runtime.projection import Projection
 from ade.runtime.runtime import Runtime
+from ade.runtime.tables import fold
 from ade.settings import Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import Teacher
 from ade.training.loop import train
@@ -157,7 +158,7 @@ def test_packed_predicts_as_it_was_trained(attend, whole, layers, tmp_path):
     assert isinstance(packed.ade.embedding, PackedEmbedding)
     found = predict_logits(packed, Encoded(torch.from_numpy(ids), offsets))
     assert off(found, trained) < (0.02 if attend == "anchors" else 2e-3)  # scales are on a grid; LayerNorm hides it
-    folded = Projection(packed.config.to_dict(), packed.arrays()).logits(ids, offsets)
+    folded = Projection(fold(packed.config.to_dict(), packed.arrays())).logits(ids, offsets)
     assert off(folded, found) < 1e-4
     classifier = Classifier(packed, packed_codebook(whole).tokenizer)
     classifier.save(tmp_path / "model")

@@ -13,23 +13,6 @@ from ade.packing import format as packing
 from ade.packing.format import Packing
 
 
-@given(width=st.integers(1, 25), count=st.integers(0, 70), seed=st.integers(0, 9))
-def test_every_width_and_odd_sizes_come_back(width, count, seed):
-    values = np.random.default_rng(seed).integers(0, 2**width, count)
-    stream = packing.pack_bits(values, width)
-    assert len(stream) == -(-count * width // 8) + packing.PAD
-    places = np.random.default_rng(seed).permutation(count)
-    assert np.array_equal(packing.read_bits(stream, width, places), values[places])
-    found = packing.read_bits(torch.from_numpy(stream), width, torch.from_numpy(places))
-    assert np.array_equal(found.numpy(), values[places])
-
-
-def test_streams_longer_than_a_part_come_back():
-    values = np.random.default_rng(0).integers(0, 2**13, (1 << 20) + 77)
-    places = np.array([0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 76])
-    assert np.array_equal(packing.read_bits(packing.pack_bits(values, 13), 13, places), values[places])
-
-
 def ragged(counts: list[int], anchors: int, dim: int = 6, fine: int = 0, coarse: int = 0, seed: int = 0) -> tuple:
     """Random pairs; the last `fine + coarse` tokens have a row of their own, in 8 and in 4 bits."""
     draw = np.random.default_rng(seed)
@@ -65,7 +48,7 @@ def test_pairs_come_back(counts, anchors, bits, fine, coarse, dim):
         assert np.array_equal(index[row][there[row]], indices[part])
         largest = np.abs(weights[part]).max()
         off = np.abs(weight[row][there[row]] - weights[part])
-        grid = (arrays["scale_range"][1] / arrays["scale_range"][0]) ** (0.5 / packing.GRID)
+        grid = (arrays["scale_range"][1] / arrays["scale_range"][0]) ** (0.5 / packing.SCALE_STEPS)
         assert off.max() <= largest * (0.5 / levels + 1.01 * (grid - 1)) + 1e-6
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     same = packing.lookup(shape, tensors, torch.from_numpy(starts), torch.from_numpy(types))
@@ -115,7 +98,7 @@ def test_shapes_that_lie_are_refused():
         with pytest.raises(InputError):
             packing.check(replace(shape, **lie), arrays)
     for lie in ({"anchors": 2**22}, {"anchors": 0}, {"dim": -1}):
-        with pytest.raises(InputError, match=r"cannot be packed|not one that can be"):
+        with pytest.raises(InputError, match=r"cannot be packed|are not valid"):
             replace(shape, **lie)
 
 

@@ -318,7 +318,7 @@ def test_a_word_level_teacher_forgets_words():
 def test_a_processor_with_an_id_of_no_token_is_refused():
     tokenizer = Tokenizer.from_str(whole("word_level").tokenizer.to_str())
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 9_999))
-    with pytest.raises(InputError, match="9999, which is no token's"):
+    with pytest.raises(InputError, match="9999, which no token has"):
         pruned(teacher_of(tokenizer), CORPUS)
 
 

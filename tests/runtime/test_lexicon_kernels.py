@@ -1,4 +1,4 @@
-"""The lexicon's kernels say what their twins say, and the twins what the lexicon says."""
+"""The lexicon's kernels equal the reference implementations, and those equal the lexicon."""
 
 import numpy as np
 import pytest
@@ -20,20 +20,20 @@ def batch_of(texts: list[list[int]], length: int) -> tuple[torch.Tensor, torch.T
 
 
 @given(texts_strategy, st.integers(1, 5))
-def test_the_twins_score_as_the_lexicon_does(texts, labels):
+def test_the_reference_scores_as_the_lexicon_does(texts, labels):
     lexicon = some_lexicon(labels)
     tables = kernels.LexiconTables.of(lexicon, DEVICE)
     ids, lengths = batch_of(texts, 14)
-    found = kernels.add_plainly(tables, kernels.find_plainly(tables, ids, lengths)).cpu().numpy()
+    found = kernels.add_reference(tables, kernels.find_reference(tables, ids, lengths)).cpu().numpy()
     np.testing.assert_allclose(found, lexicon.logits(*ragged(texts)), rtol=1e-4, atol=1e-5)
 
 
 @needs_triton
 @settings(max_examples=10)
 @given(texts_strategy, st.sampled_from([1, 3, 9]), st.sampled_from([12, 16, 37]))
-def test_the_kernels_equal_their_twins(texts, labels, length):
+def test_the_kernels_equal_the_reference(texts, labels, length):
     tables = kernels.LexiconTables.of(some_lexicon(labels), DEVICE)
     ids, lengths = batch_of(texts, length)
-    entries = kernels.find_plainly(tables, ids, lengths)
+    entries = kernels.find_reference(tables, ids, lengths)
     assert torch.equal(kernels.find_entries(tables, ids, lengths), entries)
-    assert torch.allclose(kernels.add_entries(tables, entries), kernels.add_plainly(tables, entries), atol=1e-4)
+    assert torch.allclose(kernels.add_entries(tables, entries), kernels.add_reference(tables, entries), atol=1e-4)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from ade.classifier import predict_logits
 from ade.data.batches import Encoded
 from ade.model import AdeForSequenceClassification
-from ade.runtime import projection
-from ade.runtime.projection import Projection, TypeCache
+from ade.runtime import projection, tables
+from ade.runtime.projection import Projection
+from ade.runtime.tables import fold
+from ade.runtime.type_cache import TypeCache
 from ade.settings import Architecture
 from tests.conftest import ragged_codebook
 
@@ -33,7 +35,7 @@ def shaken(
 
 def folded(model: AdeForSequenceClassification, cached_types: int = 64) -> Projection:
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return Projection(model.config.to_dict(), state, cached_types)
+    return Projection(fold(model.config.to_dict(), state), cached_types)
 
 
 def texts_of(lengths: list[int], vocabulary: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +82,7 @@ def test_scores_beyond_the_exponential_are_shifted(attend, monkeypatch):
     assert np.isfinite(found).all()
     judge = reference(model.double(), ids, offsets)
     assert np.abs(found - judge).max() < 1e-3 * np.abs(judge).max()
-    monkeypatch.setattr(projection, "SAFE", -1e9)  # always shifted: the same
+    monkeypatch.setattr(projection, "MAX_SAFE_SCORE", -1e9)  # always shifted: the same
     assert np.allclose(folded(model.float()).logits(ids, offsets), found, atol=1e-3 * np.abs(judge).max())
 
 
@@ -88,7 +90,7 @@ def test_many_anchors_need_no_matrix_of_them_all(monkeypatch):
     model = shaken(ragged_codebook([2, 5, 3] * 8, dim=16), 4, attend="gated")
     ids, offsets = texts_of([6, 13], 24)
     known = folded(model).logits(ids, offsets)
-    monkeypatch.setattr(projection, "FEW_ANCHORS", 0)
+    monkeypatch.setattr(tables, "MAX_GRAM_ANCHORS", 0)
     assert np.allclose(folded(model).logits(ids, offsets), known, atol=1e-5)
 
 
@@ -145,7 +147,7 @@ def test_long_texts_are_attended_to_in_parts(monkeypatch):
     model = shaken(ragged_codebook([1, 3, 2], dim=16), 3, attend="gated")
     ids, offsets = texts_of([9, 30, 2], 3)
     whole = folded(model).logits(ids, offsets)
-    monkeypatch.setattr(projection, "SCORES", 100)
+    monkeypatch.setattr(projection, "MAX_ATTENTION_SCORES", 100)
     assert np.allclose(folded(model).logits(ids, offsets), whole, atol=1e-5)
 
 

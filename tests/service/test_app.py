@@ -1,4 +1,4 @@
-"""The service over a real socket: under load, with bad input, with clients that leave, and when it is told to stop."""
+"""The service over a real socket: under load, with bad input, with clients that leave, and during shutdown."""
 
 import asyncio
 import base64
@@ -28,12 +28,12 @@ from ade.data.problems import TAGGER
 from ade.errors import InputError
 from ade.inspector.reading import Inspector
 from ade.runtime.runtime import Runtime
-from ade.service import app as serving
+from ade.service import app as application
 from ade.service import batcher, middleware
-from ade.service import server as listening
-from ade.service.app import LOOKS, service
-from ade.service.responses import Answers, texts_of
-from ade.service.server import Server, address_of, bound
+from ade.service import server as serving
+from ade.service.app import MAX_INSPECTIONS, create_app
+from ade.service.responses import JsonPredictor, parse_texts
+from ade.service.server import Server, bind_socket, url_of
 from ade.settings import STRONG, Architecture, ServiceSettings
 from ade.training.loop import train
 from tests.conftest import PATIENT, topic_texts, until
@@ -71,13 +71,13 @@ class Watched(Runtime):
 def running(predictor, chosen=SMALL, inspector=None):
     """A service on a free port, stopped and joined at the end."""
     ready = threading.Event()
-    with bound("127.0.0.1", 0) as listening_socket:
-        server = Server(service(predictor, chosen, inspector), ready.set, chosen.max_bytes)
-        thread = threading.Thread(target=server.run, args=([listening_socket],))
+    with bind_socket("127.0.0.1", 0) as bound:
+        server = Server(create_app(predictor, chosen, inspector), ready.set, chosen.max_bytes)
+        thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         try:
             assert ready.wait(PATIENT)
-            yield address_of(listening_socket)
+            yield url_of(bound)
         finally:
             if isinstance(predictor, Watched):
                 predictor.go.set()  # where a test has failed, nobody is left waiting
@@ -96,7 +96,7 @@ def got(address: str, path: str = "") -> httpx.Response:
     return httpx.get(address + path, timeout=PATIENT)
 
 
-def figures(address: str) -> dict[str, float]:
+def metrics_of(address: str) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(got(address, "/metrics").text):
         for sample in family.samples:
@@ -119,7 +119,7 @@ def connected(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=PATIENT)
 
 
-def heard(connection: socket.socket) -> bytes:
+def rest_of(connection: socket.socket) -> bytes:
     """All a server still says, until it closes the connection."""
     said = b""
     with contextlib.suppress(ConnectionError):
@@ -135,7 +135,7 @@ def raw(address: str, sent: bytes, end: bool = True) -> bytes:
             connection.sendall(sent)
             if end:
                 connection.shutdown(socket.SHUT_WR)
-        return heard(connection)
+        return rest_of(connection)
 
 
 def trickled(address: str, head: bytes) -> bytes:
@@ -145,7 +145,7 @@ def trickled(address: str, head: bytes) -> bytes:
         give_up = time.monotonic() + PATIENT
         while not select.select([connection], [], [], 0.02)[0] and time.monotonic() < give_up:
             connection.sendall(b"x")
-        return heard(connection)
+        return rest_of(connection)
 
 
 def test_one_text_and_many(address, folder):
@@ -180,14 +180,14 @@ def test_many_at_once_are_answered_together_and_rightly(folder):
         predictor.go.clear()
         asked = aside.submit(asyncio.run, ask(address))
         assert predictor.busy.wait(PATIENT)
-        until(lambda: figures(address)["ade_waiting_texts"] + len(predictor.asked[0]) == sum(map(len, groups)))
+        until(lambda: metrics_of(address)["ade_waiting_texts"] + len(predictor.asked[0]) == sum(map(len, groups)))
         predictor.go.set()
         answers = asked.result(PATIENT)
-        seen = figures(address)
-    for answer, chances in zip(answers, expected, strict=True):
+        seen = metrics_of(address)
+    for answer, probabilities in zip(answers, expected, strict=True):
         assert answer.status_code == 200
         found = [list(each["probabilities"].values()) for each in answer.json()["predictions"]]
-        assert np.allclose(found, chances, rtol=1e-3, atol=1e-5)
+        assert np.allclose(found, probabilities, rtol=1e-3, atol=1e-5)
     assert seen["ade_requests_total /predict,200"] == 200
     assert seen["ade_texts_total"] == sum(map(len, groups)) == seen["ade_batch_texts_sum"]
     assert seen["ade_batch_requests_sum"] == 200
@@ -238,7 +238,7 @@ def test_what_is_just_within_the_limits_is_taken(address):
 
 
 def test_bodies_too_large_are_refused_whether_announced_or_not(address, monkeypatch):
-    monkeypatch.setattr(middleware, "DRAINING", PATIENT)
+    monkeypatch.setattr(middleware, "DRAIN_SECONDS", PATIENT)
 
     def chunks(count):
         for _ in range(count):
@@ -296,9 +296,9 @@ def test_garbage_on_the_wire(address):
 
 def test_slow_senders_are_not_waited_for(folder, monkeypatch):
     """However often a byte comes: time runs from the first one."""
-    monkeypatch.setattr(listening, "SLOWEST", 0.3)
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.3)
     with running(Runtime.load(folder)) as address:
-        assert raw(address, b"", end=False) == b""  # who says nothing is told nothing
+        assert raw(address, b"", end=False) == b""  # an idle connection is closed without an answer
         head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 3999\r\n\r\n"
         for begun in (b"GET /health HTTP/1.1\r\nx: y", head + b'{"te'):
             said = trickled(address, begun)
@@ -328,7 +328,7 @@ def test_a_body_nobody_reads_does_no_harm(address):
             said = connection.recv(65536)
             with contextlib.suppress(OSError):
                 connection.sendall(b"x" * 200_000 + after)
-            said += heard(connection)
+            said += rest_of(connection)
         assert said.startswith(b"HTTP/1.1 " + status)
         assert said.count(b"HTTP/1.1") == 1 or b'"ready"' in said.split(b"HTTP/1.1")[2]
 
@@ -344,7 +344,7 @@ def test_a_failure_stays_with_its_own_request_and_tells_nothing(folder, caplog):
                 first = asyncio.create_task(client.post("/predict", json={"texts": "first"}))
                 await asyncio.to_thread(predictor.busy.wait, PATIENT)
                 rest = [asyncio.create_task(client.post("/predict", json={"texts": text})) for text in texts]
-                await asyncio.to_thread(until, lambda: figures(address)["ade_waiting_texts"] == len(texts))
+                await asyncio.to_thread(until, lambda: metrics_of(address)["ade_waiting_texts"] == len(texts))
                 predictor.go.set()
                 return await asyncio.gather(first, *rest)
 
@@ -358,17 +358,16 @@ def test_a_failure_stays_with_its_own_request_and_tells_nothing(folder, caplog):
             assert "RuntimeError" not in answer.text
         assert answers[2].json() == {"detail": "the service failed on this request; its log says why"}
         assert caplog.text.count(f"RuntimeError: {SECRET}") == 2  # the trace of each is written down once
-        assert figures(address)["ade_requests_total /predict,500"] == 2
+        assert metrics_of(address)["ade_requests_total /predict,500"] == 2
     predictor.projection = None  # and a model that is broken altogether
     with running(predictor) as address:
         assert posted(address, ["a", "b"]).status_code == 500
         assert got(address, "/health").status_code == 200
 
 
-def test_figures_that_are_not_numbers_are_no_answer(folder):
+def test_predictions_that_are_not_finite_are_an_error(folder):
     predictor = Runtime.load(folder)
-    predictor.projection.place_table(4)[:] = np.nan
-    predictor.projection._place[:] = np.nan
+    predictor.projection._positions[:] = np.nan
     with running(predictor) as address:
         assert posted(address, "rocket").status_code == 500
 
@@ -377,7 +376,7 @@ HEAD = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n
 
 
 def test_clients_that_leave_cost_nothing(folder, monkeypatch):
-    monkeypatch.setattr(batcher, "PATIENCE", -1.0)  # everybody is asked whether they are still there
+    monkeypatch.setattr(batcher, "CHECK_CLIENT_AFTER", -1.0)  # everybody is asked whether they are still there
     predictor = Watched.load(folder)
     with ThreadPoolExecutor(2) as aside, running(predictor) as address:
         predictor.go.clear()
@@ -388,16 +387,16 @@ def test_clients_that_leave_cost_nothing(folder, monkeypatch):
         for connections, cut in ((whole, 0), (half, 3)):
             for connection, body in zip(connections, bodies, strict=True):
                 connection.sendall(HEAD % (len(body), b"") + body[: len(body) - cut])
-        until(lambda: figures(address)["ade_waiting_texts"] == 10)
+        until(lambda: metrics_of(address)["ade_waiting_texts"] == 10)
         for connection in (*whole, *half):
             connection.close()
-        until(lambda: figures(address).get("ade_requests_total /predict,499") == 10)  # those who had not said it all
+        until(lambda: metrics_of(address).get("ade_requests_total /predict,499") == 10)  # those who had not said it all
         stays = aside.submit(posted, address, "stays")
-        until(lambda: figures(address)["ade_waiting_texts"] == 11)
+        until(lambda: metrics_of(address)["ade_waiting_texts"] == 11)
         predictor.go.set()
         assert [answer.result(PATIENT).status_code for answer in (first, stays)] == [200, 200]
         assert predictor.asked == [["first"], ["stays"]]
-        seen = figures(address)
+        seen = metrics_of(address)
     assert seen["ade_requests_total /predict,499"] == 20
     assert seen["ade_waiting_texts"] == 0
 
@@ -446,7 +445,7 @@ def test_what_it_says_of_itself(address, folder):
 def test_labels_that_need_care_in_json(folder):
     runtime = Runtime.load(folder)
     runtime._names = ('a "quote" 100%s', "back\\slash\n", "\u00e9\U0001f680")
-    found = [json.loads(text) for text in Answers(runtime)(["rocket", "bank", "coach"])]
+    found = [json.loads(text) for text in JsonPredictor(runtime)(["rocket", "bank", "coach"])]
     assert {name for each in found for name in each["probabilities"]} == set(runtime.names)
     assert [each["label"] for each in found] == runtime.predict(["rocket", "bank", "coach"])
 
@@ -465,15 +464,15 @@ def test_several_labels_and_numbers(folder):
             return [float(len(text)) for text in texts]
 
     names = list(Several.load(folder).names)
-    first, second = (json.loads(text) for text in Answers(Several.load(folder))(["a", "b"]))
+    first, second = (json.loads(text) for text in JsonPredictor(Several.load(folder))(["a", "b"]))
     assert (first["label"], first["probability"]) == (names[:2], [0.9, 0.5])
     assert (second["label"], second["probability"]) == ([], [])
     assert second["probabilities"] == pytest.approx(dict(zip(names, (0.1, 0.2, 0.3), strict=True)))
-    (number,) = (json.loads(text) for text in Answers(Number.load(folder))(["rocket"]))
+    (number,) = (json.loads(text) for text in JsonPredictor(Number.load(folder))(["rocket"]))
     assert number == {"label": 6, "probability": None, "probabilities": {}}
 
 
-def test_a_look_inside(folder):
+def test_inspection(folder):
     inspector = Inspector(Classifier.load(folder, "cpu"))
     with running(Runtime.load(folder), SMALL, lambda: inspector) as address:
         assert got(address, "/about").json() == inspector.about()
@@ -490,10 +489,10 @@ def test_a_look_inside(folder):
 
         found = asyncio.run(ask())
         assert set(found) <= {200, 503}
-        assert found.count(200) >= LOOKS
+        assert found.count(200) >= MAX_INSPECTIONS
 
 
-def test_a_model_that_cannot_be_looked_into(folder, tmp_path):
+def test_a_model_that_cannot_be_inspected(folder, tmp_path):
     def refuses() -> Inspector:
         return Inspector(Classifier.load(tmp_path, "cpu"))
 
@@ -508,7 +507,7 @@ def test_a_model_that_cannot_be_looked_into(folder, tmp_path):
 def test_the_page_may_run_its_own_script_alone(folder, monkeypatch):
     script, style = "const a = '</b>';\n", "b{color:red}"
     text = f"<!doctype html><style>{style}</style><b></b><script>{script}</script>"
-    monkeypatch.setattr(serving, "page_text", lambda: text)
+    monkeypatch.setattr(application, "inspector_page", lambda: text)
     with running(Runtime.load(folder)) as address:
         answer = got(address)
     assert answer.text == text
@@ -528,7 +527,7 @@ def test_it_keeps_to_its_own_description(folder, tmp_path):
         words = ["run", f"{address}/openapi.json", "--max-examples", "40", "--seed", "1", "--no-color"]
         command = [sys.executable, "-m", "schemathesis.cli", *words]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=PATIENT)
-        seen = figures(address)
+        seen = metrics_of(address)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "5 selected / 5 total" in done.stdout
     assert seen["ade_requests_total /predict,200"] > 10
@@ -538,8 +537,8 @@ def test_it_keeps_to_its_own_description(folder, tmp_path):
 
 def test_numbers_too_long_for_python_are_not_json():
     with pytest.raises(InputError, match="not JSON"):
-        texts_of(b"1" * 5000, 1, 1)
-    assert texts_of(b'{"texts": ["a", "\\ud83d\\ude80"]}', 2, 1) == ["a", "\U0001f680"]
+        parse_texts(b"1" * 5000, 1, 1)
+    assert parse_texts(b'{"texts": ["a", "\\ud83d\\ude80"]}', 2, 1) == ["a", "\U0001f680"]
 
 
 # -- the verb --------------------------------------------------------------------------------------------------
@@ -582,18 +581,18 @@ def test_it_ends_well_with_requests_under_way(folder, number):
     assert errors == f"ade: {folder} is served at {address}\n"
 
 
-def test_torch_is_loaded_only_to_look_inside(folder):
+def test_torch_is_loaded_only_for_inspection(folder):
     program = (
         "import sys, threading, urllib.request\n"
         "from ade.cli import main as cli\nfrom ade.service import app as serving\n"
-        "made = serving.service\n"
-        "def service(*given):\n"
+        "made = serving.create_app\n"
+        "def create_app(*given):\n"
         "    app = made(*given)\n"
-        "    app.add_api_route('/loaded', loaded)\n"
+        "    app.routes.append(serving.Route('/loaded', loaded))\n"
         "    return app\n"
-        "async def loaded(request: serving.Request):\n"
+        "async def loaded(request):\n"
         "    return serving.Response('torch' if 'torch' in sys.modules else 'none')\n"
-        "serving.service = service\n"
+        "serving.create_app = create_app\n"
         "cli.main()\n"
     )
     command = [sys.executable, "-c", program, "serve", str(folder), "--port", "0", "--json"]
@@ -610,7 +609,7 @@ def test_torch_is_loaded_only_to_look_inside(folder):
 
 
 def test_the_verb_says_what_is_wrong_in_a_line(ade, folder, tmp_path):
-    with bound("127.0.0.1", 0) as taken:
+    with bind_socket("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         status, _, errors = ade("serve", folder, "--port", port)
@@ -634,7 +633,7 @@ def test_the_verb_says_what_is_wrong_in_a_line(ade, folder, tmp_path):
 
 def test_without_the_extra_it_says_which_to_install(folder):
     program = (
-        "import sys; sys.modules['fastapi'] = None; sys.argv = ['ade', 'serve', *sys.argv[1:]]\n"
+        "import sys; sys.modules['starlette'] = None; sys.argv = ['ade', 'serve', *sys.argv[1:]]\n"
         "from ade.cli import main as cli; cli.main()"
     )
     command = [sys.executable, "-c", program, str(folder), "--port", "0"]
