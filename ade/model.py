@@ -6,8 +6,9 @@ The setting `attend` chooses between three readings of the paper's Algorithm 1:
   gated    SAT attends over tokens; each token's attention output gates its anchors, then it is composed again
 """
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -247,6 +248,17 @@ class AdeForSequenceClassification(AdePreTrainedModel):
         self.lexicon = LexiconLayer(self.config.lexicon)
         self.lexicon.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
         self.lexicon.to(self.device)
+
+    def without_lexicon(self) -> Self:
+        """A copy of the model that adds no n-gram scores."""
+        made = copy.deepcopy(self)
+        made.lexicon, made.config.lexicon = None, None
+        return made
+
+    @property
+    def lexicon_nbytes(self) -> int:
+        """Bytes of the stored lexicon; 0 without one."""
+        return 0 if self.lexicon is None else sum(buffer.nbytes for buffer in self.lexicon.buffers())
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss for the config's `problem_type`, which is inferred from the labels where it is not set."""

@@ -319,7 +319,7 @@ def lookup() -> Grid:
 
 def demo() -> Grid:
     """The main job of `make run`."""
-    return one(Run("demo", "demo", {"revision": REVISION, "seed": 0, "epochs": 4.0}))
+    return one(Run("demo", "demo", {"revision": REVISION, "seed": 0, "epochs": 4.0, "lexicon": True}))
 
 
 def one(*runs: Run) -> Grid:

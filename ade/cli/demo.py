@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ade.classifier import Classifier
 from ade.cli.sizes import folder_sizes, linear_sizes
 from ade.codebook import Codebook
 from ade.data.dataset import Dataset
@@ -61,7 +62,7 @@ class Demo:
 
 
 def run_demo(folder: Path, seed: int = 0, epochs: float | None = SHORT.epochs, report: Report = silent) -> Demo:
-    """Distil, train with and without SAT, fit the baseline, and evaluate all on the same test split."""
+    """Distil, train, fit the baseline, and evaluate all on the same test split; ADE with and without its lexicon."""
     teacher = load_teacher(DEFAULT_TEACHER)
     rows, test = load_dataset(EMBEDDED, "train"), load_dataset(EMBEDDED, "test")
     settings = replace(SHORT, epochs=epochs, seed=seed)
@@ -69,22 +70,25 @@ def run_demo(folder: Path, seed: int = 0, epochs: float | None = SHORT.epochs, r
     codebook = distill(teacher, DistillationSettings(seed=seed), report=report)
     codebook.save(folder / "codebook", overwrite=True)
 
-    def train_and_evaluate(name: str, sat: bool) -> Entry:
-        began, out = time.perf_counter(), folder / name.lower().replace(" ", "-")
+    def report_as_ade(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        report("ADE" if stage == "train" else stage, done, total, metrics)
 
-        def report_as_name(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
-            report(name if stage == "train" else stage, done, total, metrics)
+    began, out = time.perf_counter(), folder / "ade"
+    classifier = train(codebook, rows, None, settings, Architecture(), out, "overwrite", report_as_ade)
+    seconds = time.perf_counter() - began
+    nbytes, lexicon_nbytes = folder_sizes(out)["bytes"], classifier.model.lexicon_nbytes
 
-        architecture = Architecture(attend="tokens", sat=sat)
-        classifier = train(codebook, rows, None, settings, architecture, out, "overwrite", report_as_name)
-        seconds = time.perf_counter() - began
-
-        evaluation = evaluate(classifier, test)
-        assert isinstance(evaluation, Evaluation)
-        return Entry(name, evaluation, seconds, folder_sizes(out)["bytes"])
-
-    entries = [baseline, train_and_evaluate("ADE without SAT", sat=False), train_and_evaluate("ADE", sat=True)]
+    entries = [baseline, Entry("ADE", _evaluate(classifier, test), seconds, nbytes)]
+    if lexicon_nbytes:
+        plain = Classifier(classifier.model.without_lexicon(), classifier.tokenizer)
+        entries.insert(1, Entry("ADE without lexicon", _evaluate(plain, test), seconds, nbytes - lexicon_nbytes))
     return Demo(entries, teacher.nbytes, codebook, inspect_words(codebook, POLYSEMOUS), folder)
+
+
+def _evaluate(classifier: Classifier, test: Dataset) -> Evaluation:
+    evaluation = evaluate(classifier, test)
+    assert isinstance(evaluation, Evaluation)
+    return evaluation
 
 
 def _evaluate_tfidf(rows: Dataset, test: Dataset, report: Report) -> Entry:

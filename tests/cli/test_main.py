@@ -357,7 +357,7 @@ def test_the_main_job(ade, tmp_path):
     assert (status, errors) == (0, "")
     for expected in (
         "TF-IDF + linear SVM",
-        "ADE without SAT",
+        "ADE without lexicon",
         "smaller, mean cosine",
         "bank",
         "spring",
