@@ -56,7 +56,7 @@ def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, 
     said = pipeline("token-classification", str(tmp_path / "model"))("goal match the bank market")
     mine = loaded.predict(["goal match the bank market"])[0]
     assert [each["entity"] for each in said] == [tag for tag in mine if tag != "O"]
-    with pytest.raises(InputError, match="a tagger, which answers for every word"):
+    with pytest.raises(InputError, match="a tagger, which labels words"):
         Classifier.load(tmp_path / "model")
 
 
