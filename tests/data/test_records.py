@@ -49,7 +49,7 @@ def test_objects_of_megabytes(form, tmp_path):
 
 @pytest.mark.parametrize("block", [1, 2, 7, 64])
 def test_an_array_is_read_block_by_block(block, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "BLOCK", block)
+    monkeypatch.setattr(records, "READ_CHARS", block)
     rows = [{"text": f'te "xt" {i} \n', "label": "xy"[i % 2], "n": [i, {"a": None}], "b": -1.5e9} for i in range(30)]
     for indent in (None, 2):
         (tmp_path / "a.json").write_text("\n [ " + json.dumps(rows, indent=indent)[1:])
