@@ -8,7 +8,6 @@ Shapes: B texts of L tokens, W windows of S tokens; n = W S tokens, k pairs of t
 SAT attends over.
 """
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from ade.integrations.onnx_lexicon import lexicon_logits
 from ade.integrations.onnx_nodes import Graph, PackedPairs, Pairs, PlainPairs, scale_rows, unpack_nibbles
 from ade.lexicon import PREFIX, LexiconShape
 from ade.packing.pairs import EMBEDDING_PREFIX
+from ade.positions import frequencies
 from ade.runtime.tables import EPSILON
 
 MASKED_SCORE = float(np.finfo(np.float32).min)  # added to the scores of what is masked: its exponential is exactly 0
@@ -228,17 +228,15 @@ class Layers:
         return self.g.LayerNormalization(x, gain, shift, axis=-1, epsilon=EPSILON)
 
     def positions(self, count: str) -> str | None:
-        """Sinusoidal encodings of the first `count` positions (count, d), None without positions: `model.sinusoidal`.
+        """Sinusoidal encodings of the first `count` positions (count, d), None without positions: `sinusoidal`.
 
         Computed in the graph: a table of `max_tokens` rows would be half a megabyte of an average file.
         """
         g = self.g
         if self.position_scale == 0:
             return None
-        even = np.arange(0, self.dim, 2, dtype=np.float32)
-        frequency = np.exp(even * np.float32(-math.log(10000.0) / self.dim)).astype(np.float32)
-
-        angle = g.Mul(g.Unsqueeze(g.cast(g.Range(0, count, 1), "FLOAT"), [1]), frequency)  # (count, d / 2)
+        position = g.Unsqueeze(g.cast(g.Range(0, count, 1), "FLOAT"), [1])
+        angle = g.Mul(position, frequencies(self.dim, np.arange(0)))  # (count, d / 2)
         both = g.Concat(g.Unsqueeze(g.Sin(angle), [2]), g.Unsqueeze(g.Cos(angle), [2]), axis=2)
         encoded = g.Slice(g.Reshape(both, [0, -1]), [0], [self.dim], [1])
         return g.Mul(encoded, self.position_scale)
