@@ -22,6 +22,7 @@ from ade.packing.format import Shape
 from ade.packing.pairs import PackedPairs
 
 IDF_BITS = 4
+MAX_LOW_BITS = 25  # what a bit stream is read in: `packing.bits.read_bits`
 PREFIX = "lexicon."  # of the lexicon's arrays in a model's state dict
 SCORES = "scores."  # after it, of the arrays of the packed class scores
 
@@ -37,7 +38,8 @@ class LexiconShape:
     @property
     def low_bits(self) -> int:
         """Low bits of a key that are stored as they are; the high bits are coded in unary."""
-        return max(0, (key_range(self.vocabulary) // max(1, self.entries)).bit_length() - 1)
+        wanted = (key_range(self.vocabulary) // max(1, self.entries)).bit_length() - 1
+        return min(max(0, wanted), MAX_LOW_BITS)
 
     def arrays(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return type and shape of every array except those of the class scores."""

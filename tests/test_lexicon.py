@@ -73,6 +73,13 @@ def test_keys_come_back_as_they_were_stored(keys):
     assert np.array_equal(unpack_keys(pack_keys(ascending, shape), shape), ascending)
 
 
+@given(st.sets(st.integers(0, key_range(128_100) - 1), min_size=1, max_size=20))
+def test_few_keys_of_a_large_vocabulary_come_back(keys):
+    ascending = np.array(sorted(keys), np.int64)
+    shape = LexiconShape(len(keys), 128_100, SCORES)
+    assert np.array_equal(unpack_keys(pack_keys(ascending, shape), shape), ascending)
+
+
 @pytest.mark.parametrize("labels", [1, 2, 4, 30])
 def test_packed_scores_stay_close(labels):
     lexicon = some_lexicon(labels)
