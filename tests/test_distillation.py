@@ -251,7 +251,11 @@ def test_a_revived_anchor_is_one_rows_own_with_all_its_weight_and_never_a_row_of
     anchors[:5] = rows.take(torch.arange(5))
     indices, weights = (torch.arange(200) % 5).unsqueeze(1).repeat(1, 2), torch.full((200, 2), 0.5)
     keep = torch.tensor([False, True]).repeat(200, 1)
+    served = (anchors[indices[:, 1]] * rows.take(torch.arange(200))).sum(1)  # a row's cosine to its only anchor
+    served[100:120] = torch.inf
     distillation._revive_unused(rows, anchors, indices, weights, keep)
+    owners = ((indices >= 5) & keep).any(1).nonzero()[:, 0].tolist()
+    assert owners == sorted(served.argsort()[:7].tolist())  # those served worst
     for anchor in range(5, 12):
         (owner,) = ((indices == anchor) & keep).any(1).nonzero()[:, 0].tolist()
         assert keep[owner].tolist() == [True, False]

@@ -95,3 +95,9 @@ def test_a_dictionary_without_a_table_cannot_be_made():
 
     with pytest.raises(TypeError, match="pairs_of"):
         Half()
+
+
+def test_a_token_may_have_more_pairs_than_a_byte_counts():
+    layer = AnchorEmbedding.from_codebook(ragged_codebook([1, 300, 2], anchors=400))
+    assert layer.counts.tolist() == [1, 300, 2]
+    assert layer.offsets.tolist() == [0, 1, 301]

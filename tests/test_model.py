@@ -280,3 +280,11 @@ def test_a_token_of_the_expanded_sequence_is_the_mean_of_its_anchors():
     assert there.tolist() == [[True] * 5]
     expected = torch.stack([states[0, :4].mean(0), states[0, 4], torch.zeros(8)])
     torch.testing.assert_close(model.token_states(ids, mask)[0], expected)
+
+
+def test_the_attention_that_is_shown_is_the_one_the_forward_pass_uses():
+    sat = small_model().ade.sat
+    x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(2))
+    shown, value = sat.attention(x, MASK.bool()), sat._split(x)[2]
+    made = sat.output((shown @ value).transpose(1, 2).reshape(x.shape))
+    torch.testing.assert_close(made, sat(x, MASK.bool()), rtol=1e-5, atol=1e-5)

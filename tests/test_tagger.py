@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from ade.classifier import Classifier, Tagger, predict_tags
-from ade.data.conll import UNLABELLED, encode_tagged, is_tagged, load_tagged
+from ade.data.conll import UNLABELLED, TaggedDataset, encode_tagged, is_tagged, load_tagged
 from ade.errors import InputError
 from ade.evaluation import compare_tags, evaluate_tagger, spans
 from ade.model import AdeForTokenClassification
@@ -136,8 +136,6 @@ def test_tags_of_a_batch_are_those_of_each_alone():
 
 
 def _data(texts):
-    from ade.data.conll import TaggedDataset
-
     split = [tuple(text.split()) for text in texts]
     return TaggedDataset(split, [np.zeros(len(words), np.int64) for words in split], ("O",))
 
@@ -218,3 +216,15 @@ def test_from_the_shell(codebook, folder, tmp_path, ade):
     assert [line.split("\t")[0] for line in out.splitlines()] == ["goal", "match", "", "the", ""]
     assert ade(*made, "--problem", "regression", "--overwrite")[0] == 2
     assert "token-classification" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_sentences_are_held_back_at_random_by_the_seed():
+    rows = [(f"w{i}",) for i in range(200)]
+    data = TaggedDataset(rows, [np.zeros(1, np.int64)] * 200, ("O",))
+    rest, held = data.split(0.2, seed=0)
+    places = [rows.index(tuple(words)) for words in held.sentences]
+    assert (len(rest), len(held)) == (160, 40)
+    assert all(sum(start <= place < start + 50 for place in places) >= 3 for start in (0, 50, 100, 150))
+    assert len(set(np.diff(places))) > 2  # nor one of every so many
+    assert data.split(0.2, seed=0)[1].sentences == held.sentences
+    assert data.split(0.2, seed=1)[1].sentences != held.sentences
