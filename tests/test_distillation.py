@@ -187,7 +187,7 @@ def test_anchors_are_fitted_alike_by_products_and_by_sums(teacher, monkeypatch):
     anchors = torch.nn.functional.normalize(torch.randn(9, 16, generator=torch.Generator().manual_seed(3)), dim=1)
     found = pursuit.pursue_all(rows, anchors, DistillationSettings(anchors=9, pairs=3))
     dense = pursuit.update_anchors(rows, anchors, *found)
-    monkeypatch.setattr(pursuit, "DENSE", 1)
+    monkeypatch.setattr(pursuit, "DENSE_ANCHORS", 1)
     assert torch.allclose(pursuit.update_anchors(rows, anchors, *found), dense, atol=1e-4)
 
 

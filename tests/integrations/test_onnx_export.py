@@ -34,7 +34,7 @@ from ade.lexicon import Lexicon, LexiconShape, key_range, unpack
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.settings import STRONG, Architecture
-from ade.training.lexicon_fit import packed
+from ade.training.lexicon_fit import pack_lexicon
 from ade.training.loop import train
 from tests.conftest import ragged_codebook
 from tests.packing.test_budget import packed_codebook
@@ -67,13 +67,13 @@ def compare(model, ids: np.ndarray, mask: np.ndarray) -> float:
 
 def with_lexicon(model, lexicon: Lexicon):
     """The same model, a lexicon packed and attached to it."""
-    model.attach_lexicon(*packed(lexicon, 1.0, np.full(len(lexicon), 3), SINGLE))
+    model.attach_lexicon(*pack_lexicon(lexicon, 1.0, np.full(len(lexicon), 3), SINGLE))
     return model.packed()
 
 
 @cache
 def small_lexicon() -> tuple[LexiconShape, dict[str, np.ndarray]]:
-    return packed(some_lexicon(4), 1.0, np.full(len(some_lexicon(4)), 3), SINGLE)
+    return pack_lexicon(some_lexicon(4), 1.0, np.full(len(some_lexicon(4)), 3), SINGLE)
 
 
 def large_lexicon(vocabulary: int, labels: int, entries: int, with_keys: tuple[int, ...] = ()) -> Lexicon:
@@ -267,7 +267,7 @@ def test_padding_adds_no_entry():
 def test_entries_of_a_large_vocabulary_are_found(vocabulary, entries, labels):
     """Keys of up to 30 bits, few and many: what numpy adds for the tokens of random entries, and nothing for others."""
     lexicon = large_lexicon(vocabulary, labels, entries)
-    shape, arrays = packed(lexicon, 1.0, np.full(len(lexicon), 3), MULTI)
+    shape, arrays = pack_lexicon(lexicon, 1.0, np.full(len(lexicon), 3), MULTI)
     g, draw = Graph(), np.random.default_rng(0)
     mask = g.cast("attention_mask", "BOOL")
     g.Identity(lexicon_logits(g, shape, arrays, "input_ids", mask), name="logits")

@@ -295,7 +295,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(codebook, topics, tmp_path, 
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "save_file", filling)
-        with pytest.raises(InputError, match=r"No space left on device.*last good one is kept"):
+        with pytest.raises(InputError, match=r"No space left on device.*last one is kept"):
             train(codebook, topics, settings=QUICK, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {RUN, LAST, BEST, METRICS}
     resumed = train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")

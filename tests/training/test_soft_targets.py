@@ -111,7 +111,7 @@ def test_a_teacher_that_answers_nonsense_is_refused(encoder, topics):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
     with torch.no_grad():
         teacher.model.classifier.weight[0, 0] = float("nan")
-    with pytest.raises(InputError, match="teacher's answers are not finite"):
+    with pytest.raises(InputError, match="teacher's probabilities are not finite"):
         teacher.probabilities(topics.texts[:20])
 
 
