@@ -8,13 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ade.codebook import Codebook
-from ade.lexicon import Lexicon, LexiconShape, unpack
 from ade.packing import format as packing
 from ade.packing.bits import layer_weight
 from ade.packing.format import Packing, Shape
@@ -230,58 +228,6 @@ class PackedEmbedding(Dictionary):
         """Return anchor indices, weights and a mask of the real pairs of tokens (n,), each (n, max_pairs)."""
         index, weight, real = packing.lookup(self.shape, self.arrays(), self.starts(), ids)
         return index, weight.to(self.get_buffer("scale_range").dtype), real
-
-
-class LexiconLayer(nn.Module):
-    """A stored lexicon as a layer: token ids -> what its entries add to the class scores. Nothing is trained."""
-
-    def __init__(self, shape: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.shape = LexiconShape(**shape)
-        for name, (kind, size) in self.shape.arrays().items():
-            self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
-        self.scores = PackedEmbedding(self.shape.scores)
-        self._tables = TensorCache[tuple[Tensor, Tensor, Tensor]]()
-
-    def unpacked(self) -> Lexicon:
-        """Return the same lexicon for numpy."""
-        tensors = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
-        return unpack(self.shape, {n: (t.float() if t.is_floating_point() else t).numpy() for n, t in tensors.items()})
-
-    def tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return keys (n,), squared idf (n + 1,) and scores (n + 1, C); the last row, of zeros, stands for no entry."""
-        return self._tables.get(self.buffers(), self._unpack_tables)
-
-    def _unpack_tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        lexicon, device = self.unpacked(), self.get_buffer("bias").device
-        squares = np.append(lexicon.idf**2, 0).astype(np.float32)
-        scores = np.vstack([lexicon.scores, np.zeros_like(lexicon.bias)]).astype(np.float32)
-        with torch.inference_mode(False):
-            keys, square, score = (torch.from_numpy(array).to(device) for array in (lexicon.keys, squares, scores))
-        return keys, square, score
-
-    @torch.no_grad()
-    def entries(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the distinct entries of each text, ascending: (B, 2 L - 1), padded with the number of entries."""
-        keys = self.tables()[0]
-        none = len(keys)
-
-        # The keys of all tokens, then of all pairs of neighbouring tokens.
-        bigrams = self.shape.vocabulary * (ids[:, :-1] + 1) + ids[:, 1:]
-        wanted = torch.cat([ids, bigrams], 1)
-        real = torch.cat([mask, mask[:, :-1] & mask[:, 1:]], 1)
-
-        found = torch.searchsorted(keys, wanted).clamp(max=none - 1)
-        entry = torch.where(real & (keys[found] == wanted), found, none).sort(1).values
-        repeated = F.pad(entry[:, 1:] == entry[:, :-1], (1, 0))
-        return entry.masked_fill(repeated, none)
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return what the entries of each text add to its class scores: (B, C)."""
-        _, squares, scores = self.tables()
-        entry = self.entries(ids, mask)
-        norm = squares[entry].sum(1, keepdim=True).sqrt().clamp(min=1e-12)  # (B, 1)
-        return F.embedding_bag(entry, scores, mode="sum") / norm + self.get_buffer("bias").float()
 
 
 def rounded(rows: Tensor, bits: int) -> Tensor:

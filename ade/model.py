@@ -23,12 +23,12 @@ from ade.embedding import (
     DENSE_ANCHORS,
     AnchorEmbedding,
     Dictionary,
-    LexiconLayer,
     PackedEmbedding,
     linear,
     real_tokens,
 )
 from ade.lexicon import LexiconShape
+from ade.lexicon_layer import LexiconLayer
 from ade.packing.format import Packing
 from ade.positions import sinusoidal
 from ade.pretrained import AdePreTrainedModel

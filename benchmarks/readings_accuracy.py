@@ -73,15 +73,12 @@ def _context(found: list[Record]) -> bool:
 READINGS: dict[str, list[Claim]] = {
     "demo": [
         says(
-            "ADE is ahead of TF-IDF, at a fraction of its bytes; without the lexicon it would not be.",
-            every("demo", lambda r: _entries(r)["ADE"]["accuracy"] > _entries(r)["TF-IDF + linear SVM"]["accuracy"]),
-            every("demo", lambda r: _entries(r)["TF-IDF + linear SVM"]["bytes"] > 5 * _entries(r)["ADE"]["bytes"]),
+            "The lexicon brings more than half a point; TF-IDF has more than five times the bytes.",
             every(
                 "demo",
-                lambda r: (
-                    _entries(r)["TF-IDF + linear SVM"]["accuracy"] > _entries(r)["ADE without lexicon"]["accuracy"]
-                ),
+                lambda r: _entries(r)["ADE"]["accuracy"] > _entries(r)["ADE without lexicon"]["accuracy"] + 0.005,
             ),
+            every("demo", lambda r: _entries(r)["TF-IDF + linear SVM"]["bytes"] > 5 * _entries(r)["ADE"]["bytes"]),
         ),
     ],
     "classification": [

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.embedding import LexiconLayer
 from ade.errors import InputError
 from ade.lexicon import Lexicon, LexiconShape, key_range, pack_keys, unpack, unpack_keys
+from ade.lexicon_layer import LexiconLayer
 from ade.training.lexicon_fit import Ragged, pack_lexicon
 
 VOCABULARY = 13

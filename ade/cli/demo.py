@@ -74,7 +74,7 @@ def run_demo(folder: Path, seed: int = 0, epochs: float | None = SHORT.epochs, r
         report("ADE" if stage == "train" else stage, done, total, metrics)
 
     began, out = time.perf_counter(), folder / "ade"
-    classifier = train(codebook, rows, None, settings, Architecture(), out, "overwrite", report_as_ade)
+    classifier = train(codebook, rows, None, settings, Architecture(attend="tokens"), out, "overwrite", report_as_ade)
     seconds = time.perf_counter() - began
     nbytes, lexicon_nbytes = folder_sizes(out)["bytes"], classifier.model.lexicon_nbytes
 

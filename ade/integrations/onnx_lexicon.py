@@ -1,4 +1,4 @@
-"""The lexicon as ONNX nodes: what `embedding.LexiconLayer` computes, from the arrays as they are stored.
+"""The lexicon as ONNX nodes: what `lexicon_layer.LexiconLayer` computes, from the arrays as they are stored.
 
 Keys, inverse document frequencies and class scores stay packed in the file, in the float32 one too: they are already
 all there is. Keys and frequencies are unpacked once, on loading; the scores of the entries of a text when they are

@@ -17,9 +17,10 @@ from torch import Tensor
 from ade.data.batches import Encoded, sorted_batches
 from ade.data.tokenize import average_windows, split_windows
 from ade.lexicon import Lexicon
+from ade.lexicon_layer import LexiconTables
 from ade.runtime.gpu_tables import device_tables
 from ade.runtime.kernels import class_scores
-from ade.runtime.lexicon_kernels import LexiconTables, lexicon_scores
+from ade.runtime.lexicon_kernels import lexicon_scores
 from ade.runtime.tables import Tables
 
 BATCH_TOKENS = 1 << 18  # tokens in a batch: enough to fill the device

@@ -4,14 +4,10 @@
 scores of a text's distinct entries and divides by the norm of their inverse document frequencies.
 """
 
-from dataclasses import dataclass
-
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ade.lexicon import Lexicon
+from ade.lexicon_layer import LexiconTables, look_up, sum_distinct
 
 try:
     import triton
@@ -23,51 +19,17 @@ KEYS_PER_PROGRAM = 128  # keys looked up by a program
 ENTRIES_PER_STEP = 32  # entries compared with as many others at a time
 
 
-@dataclass(frozen=True)
-class LexiconTables:
-    """A lexicon on a device. `squares` and `scores` have a row of zeros at the end, for keys without an entry."""
-
-    vocabulary: int
-    keys: Tensor  # (n,) int64, ascending
-    squares: Tensor  # (n + 1,) float32: squared inverse document frequencies
-    scores: Tensor  # (n + 1, C) float32
-    bias: Tensor  # (C,) float32
-
-    @classmethod
-    def of(cls, lexicon: Lexicon, device: torch.device) -> "LexiconTables":
-        """Copy a lexicon to a device."""
-        squares = np.append(lexicon.idf.astype(np.float32) ** 2, np.float32(0))
-        scores = np.vstack([lexicon.scores, np.zeros_like(lexicon.bias)[None]]).astype(np.float32)
-        arrays = (lexicon.keys.astype(np.int64), squares, scores, lexicon.bias.astype(np.float32))
-        return cls(lexicon.vocabulary, *(torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays))
-
-
 def lexicon_scores(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
     """Scores (B, C) the lexicon gives padded ids (B, L) int32, with the texts' lengths (B,) int32."""
     if triton is not None and ids.is_cuda:
         return add_entries(tables, find_entries(tables, ids, lengths))
-    return add_reference(tables, find_reference(tables, ids, lengths))
+    return sum_distinct(tables, find_reference(tables, ids, lengths))
 
 
 def find_reference(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
     """The entry of each token, then of each bigram that starts with it, n where there is none: (B, 2 L) int32."""
-    no_entry, token = len(tables.keys), ids.long()
-    bigram = tables.vocabulary * (token + 1) + token.roll(-1, 1)
-    key = torch.cat([token, bigram], 1)  # (B, 2 L)
-    place = torch.arange(ids.shape[1], device=ids.device)
-    real = torch.cat([place < lengths.unsqueeze(1), place + 1 < lengths.unsqueeze(1)], 1)
-
-    found = torch.searchsorted(tables.keys, key).clamp(max=max(0, no_entry - 1))
-    return torch.where(real & (tables.keys[found] == key), found, no_entry).int()
-
-
-def add_reference(tables: LexiconTables, entries: Tensor) -> Tensor:
-    """Sum the scores of each text's distinct entries, divide by their norm and add the bias: (B, C)."""
-    entry = entries.long().sort(1).values
-    repeated = F.pad(entry[:, 1:] == entry[:, :-1], (1, 0))
-    entry = entry.masked_fill(repeated, len(tables.keys))
-    norm = tables.squares[entry].sum(1, keepdim=True).sqrt().clamp(min=1e-12)
-    return F.embedding_bag(entry, tables.scores, mode="sum") / norm + tables.bias
+    mask = torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(1)
+    return look_up(tables, ids, mask).int()
 
 
 if triton is not None:
@@ -135,7 +97,7 @@ def find_entries(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
 
 
 def add_entries(tables: LexiconTables, entries: Tensor) -> Tensor:
-    """`add_reference` in one kernel, one program for each text."""
+    """`sum_distinct` in one kernel, one program for each text."""
     batch, width = entries.shape
     labels = len(tables.bias)
     added = torch.empty(batch, labels, dtype=torch.float32, device=entries.device)
