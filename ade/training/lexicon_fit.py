@@ -2,12 +2,14 @@
 
 The linear model is fitted on the training rows with full-batch L-BFGS. The strength of its regularisation and its
 weight beside the model's scores are chosen by the accuracy of the summed scores on the validation rows, and by their
-loss if the accuracy hardly differs; the number of entries is chosen by the loss.
+loss if the accuracy hardly differs; the number of entries is chosen by the loss. If the validation rows were held back
+from the training rows, it is then fitted to all of them with what was chosen.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +26,10 @@ from ade.settings import DistillationSettings
 
 MIN_TEXTS = 2  # training texts an n-gram must occur in to become an entry
 MAX_WEIGHTS = 1 << 25  # entries times labels: the optimizer holds ten copies of them
-STRENGTHS = (2.0, 10.0, 40.0)  # inverse of the L2 penalty, as scikit-learn's C
-WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the lexicon's scores; the model's have weight 1
+STRENGTHS = (3.0, 20.0, 120.0)  # inverse of the L2 penalty, as scikit-learn's C
+WEIGHTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of the lexicon's scores; the model's have weight 1
 FRACTIONS = (0.5, 0.25, 0.125, 0.0625)  # of the entries that pruning may keep
-TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+MAX_TEMPERATURE, SEARCHES = 32.0, 16  # and its inverse the least; steps of the search for the best
 TOLERANCE = 0.005  # relative loss: a lexicon must gain more, pruning may cost as much
 MAX_ITERATIONS = 60  # of L-BFGS
 CHUNK = 1 << 15  # texts whose n-grams are counted at a time
@@ -69,16 +71,31 @@ class Objective:
             targets = targets.float()
         return cls(targets, problem, None if class_weights is None else torch.tensor(class_weights, device=device))
 
+    def extended(self, labels: np.ndarray) -> "Objective":
+        """The objective with the targets of further rows, whose labels are (n,) or (n, C), at the end."""
+        more = self.of(labels, self.problem, None, self.targets.device).targets
+        if more.ndim < self.targets.ndim:
+            more = F.one_hot(more.long(), self.targets.shape[1])
+        return replace(self, targets=torch.cat([self.targets, more.to(self.targets.dtype)]))
+
     def loss(self, scores: Tensor) -> Tensor:
         """Mean cross-entropy, binary cross-entropy summed over the labels, or half the squared error."""
         if self.problem == REGRESSION:
             return F.mse_loss(scores, self.targets) / 2
         if self.problem == MULTI:
+            return self.losses(scores).mean()
+        return F.cross_entropy(scores, self.targets, self.class_weights)
+
+    def losses(self, scores: Tensor) -> Tensor:
+        """The loss of each row, without class weights where there is one class a row: (n,)."""
+        if self.problem == REGRESSION:
+            return (scores - self.targets).square().sum(1) / 2
+        if self.problem == MULTI:
             each = F.binary_cross_entropy_with_logits(
                 scores, self.targets, pos_weight=self.class_weights, reduction="none"
             )
-            return each.sum(1).mean()
-        return F.cross_entropy(scores, self.targets, self.class_weights)
+            return each.sum(1)
+        return F.cross_entropy(scores, self.targets, reduction="none")
 
 
 @dataclass(frozen=True)
@@ -89,8 +106,9 @@ class Fitted:
     arrays: dict[str, np.ndarray]
     weight: float  # of the lexicon's scores, multiplied into them already
     model_weight: float  # to multiply the model's scores by: 1, except for regression
-    loss: float  # of the summed scores on the validation rows
+    loss: float  # of the summed scores on the validation rows, before a fit that includes these rows
     loss_without: float  # of the model's scores alone
+    validation_logits: np.ndarray  # (n, C): what the lexicon of that loss adds to the scores of the validation rows
 
     def lexicon(self) -> Lexicon:
         """The lexicon ready to score texts."""
@@ -110,11 +128,13 @@ def fit_lexicon(
     vocabulary: int,
     device: torch.device,
     class_weights: Sequence[float] | None = None,
+    held_back: bool = False,
     report: Report = silent,
 ) -> Fitted | None:
     """Fit a lexicon that lowers the validation loss when its scores are added to the model's; None if none does.
 
-    `targets` are classes (n,), probabilities or multi-label targets (n, C), or numbers (n,).
+    `targets` are classes (n,), probabilities or multi-label targets (n, C), or numbers (n,). If the validation rows
+    were `held_back` from the training rows, the lexicon is fitted to them too once everything is chosen.
     """
     labels = validation.logits.shape[1]
     keys, counts = count_entries(texts, vocabulary, MAX_WEIGHTS // labels)
@@ -128,7 +148,7 @@ def fit_lexicon(
 
     best = _fit_strengths(unfitted, texts, train_objective, blend, STRENGTHS, report)
     loss_without = blend.loss_without()
-    if best.loss > loss_without * (1 - TOLERANCE):
+    if best.loss > loss_without - blend.least_gain(best.lexicon.logits(*validation.texts), best.weight):
         return None
 
     kept = _prune(best, counts, blend)
@@ -138,16 +158,19 @@ def fit_lexicon(
         best = _fit_strengths(pruned, texts, train_objective, blend, (best.strength,), report)
         counts = counts[kept]
 
-    weight, model_weight = best.weight, 1.0
+    weight, model_weight, final = best.weight, 1.0, best.lexicon
+    own = best.lexicon.logits(*validation.texts)
     if problem == REGRESSION:
-        model_weight = blend.model_share(best.lexicon.logits(*validation.texts))
+        model_weight = blend.model_share(own)
         weight = 1 - model_weight
-    shape, arrays = pack_lexicon(best.lexicon, weight, counts, problem)
+    if held_back:
+        final = _fit_all(best, texts, validation, Objective.of(targets, problem, class_weights, device))
+    shape, arrays = pack_lexicon(final, weight, counts, problem)
 
-    # The loss of the lexicon as it is stored: packing rounds it.
-    stored = unpack(shape, arrays).logits(*validation.texts)
-    loss = blend.loss_of_sum(model_weight * validation.logits + stored)
-    return Fitted(shape, arrays, weight, model_weight, loss, loss_without)
+    # Measured as it is stored, since packing rounds it; but not after a fit that has seen the validation rows.
+    added = weight * own if held_back else unpack(shape, arrays).logits(*validation.texts)
+    loss = blend.loss_of_sum(model_weight * validation.logits + added)
+    return Fitted(shape, arrays, weight, model_weight, loss, loss_without, added)
 
 
 def count_entries(texts: Ragged, vocabulary: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -219,8 +242,8 @@ def minimise(rows: Tensor, objective: Objective, penalty: float, start: tuple[Te
 class Blend:
     """The validation loss of a model's scores combined with a lexicon's.
 
-    For classification, model + weight * lexicon, at the best of some temperatures, so that the choice does not depend
-    on how confident either is. For regression, the weighted average share * model + (1 - share) * lexicon.
+    For classification, model + weight * lexicon, at the best temperature, so that the choice does not depend on how
+    confident either is. For regression, the weighted average share * model + (1 - share) * lexicon.
     """
 
     validation: Validation
@@ -230,12 +253,25 @@ class Blend:
         """The loss of the model's scores alone."""
         return self.loss_of_sum(self.validation.logits)
 
-    def loss(self, lexicon: np.ndarray, weight: float) -> float:
-        """The loss with a lexicon's scores (n, C); for regression `weight` is ignored, the best share is taken."""
+    def combined(self, lexicon: np.ndarray, weight: float) -> np.ndarray:
+        """The summed scores (n, C); for regression `weight` is ignored, the best share is taken."""
         if self.objective.problem == REGRESSION:
             share = self.model_share(lexicon)
-            return self.loss_of_sum(share * self.validation.logits + (1 - share) * lexicon)
-        return self.loss_of_sum(self.validation.logits + weight * lexicon)
+            return share * self.validation.logits + (1 - share) * lexicon
+        return self.validation.logits + weight * lexicon
+
+    def loss(self, lexicon: np.ndarray, weight: float) -> float:
+        """The loss with a lexicon's scores (n, C)."""
+        return self.loss_of_sum(self.combined(lexicon, weight))
+
+    def least_gain(self, lexicon: np.ndarray, weight: float) -> float:
+        """The loss that a lexicon must gain: a small fraction, and a standard error, since less may be chance."""
+        without, combined = (
+            self.objective.losses(torch.from_numpy(scores / self.temperature(scores)).float())
+            for scores in (self.validation.logits, self.combined(lexicon, weight))
+        )
+        error = float((without - combined).std()) / len(without) ** 0.5 if len(without) > 1 else 0.0
+        return max(TOLERANCE * self.loss_without(), error)
 
     def accuracy(self, lexicon: np.ndarray, weight: float) -> float:
         """The fraction of labels that the summed scores predict correctly; 0 for regression, which has the loss."""
@@ -255,9 +291,30 @@ class Blend:
 
     def loss_of_sum(self, scores: np.ndarray) -> float:
         """The loss of scores (n, C) that are combined already."""
+        return float(self.objective.loss(torch.from_numpy(scores / self.temperature(scores)).float()))
+
+    def temperature(self, scores: np.ndarray) -> float:
+        """The temperature of least loss, by golden-section search over its logarithm: the loss has one minimum."""
+        if self.objective.problem == REGRESSION:
+            return 1.0
         tensor = torch.from_numpy(scores).float()
-        temperatures = (1.0,) if self.objective.problem == REGRESSION else TEMPERATURES
-        return min(float(self.objective.loss(tensor / temperature)) for temperature in temperatures)
+
+        def loss(exponent: float) -> float:
+            return float(self.objective.loss(tensor * math.exp(-exponent)))
+
+        low, high, golden = -math.log(MAX_TEMPERATURE), math.log(MAX_TEMPERATURE), (5**0.5 - 1) / 2
+        inner = [high - golden * (high - low), low + golden * (high - low)]
+        losses = [loss(each) for each in inner]
+        for _ in range(SEARCHES):
+            if losses[0] < losses[1]:
+                high = inner[1]
+                inner = [high - golden * (high - low), inner[0]]
+                losses = [loss(inner[0]), losses[0]]
+            else:
+                low = inner[0]
+                inner = [inner[1], low + golden * (high - low)]
+                losses = [losses[1], loss(inner[1])]
+        return math.exp(sum(inner) / 2)
 
 
 class _Candidate(NamedTuple):
@@ -279,24 +336,39 @@ def _fit_strengths(
     report: Report,
 ) -> _Candidate:
     """Fit the entries of a lexicon for each strength, started from the last; returns the best strength and weight."""
-    device = objective.targets.device
-    rows, validation_rows = features(lexicon, texts, device), features(lexicon, blend.validation.texts, device)
-    labels = len(lexicon.bias)
-    weight, bias = torch.zeros(len(lexicon), labels, device=device), torch.zeros(labels, device=device)
-    if objective.problem == REGRESSION:
-        bias.fill_(float(objective.targets.mean()))
-
-    candidates = []
+    rows = features(lexicon, texts, objective.targets.device)
+    candidates, fitted = [], lexicon
     for done, strength in enumerate(strengths):
         report("lexicon", done, len(strengths), {})
-        weight, bias = minimise(rows, objective, 1 / (strength * rows.shape[0]), (weight, bias))
-        own = (validation_rows @ weight + bias).cpu().numpy()
-        scores = (weight.cpu().numpy() * lexicon.idf[:, None]).astype(np.float32)
-        fitted = Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, bias.cpu().numpy())
+        fitted = _fit(fitted, rows, objective, strength)
+        own = fitted.logits(*blend.validation.texts)
         for each in (1.0,) if objective.problem == REGRESSION else WEIGHTS:
             candidates.append(_Candidate(fitted, strength, each, blend.loss(own, each), blend.accuracy(own, each)))
     report("lexicon", len(strengths), len(strengths), {})
     return _choose(candidates, len(blend.validation.labels))
+
+
+def _fit(lexicon: Lexicon, rows: Tensor, objective: Objective, strength: float) -> Lexicon:
+    """Fit the scores of a lexicon's entries to rows of features, started from the scores it has, if any."""
+    shape, device = (len(lexicon), len(lexicon.bias)), rows.device
+    weight, bias = torch.zeros(shape, device=device), torch.from_numpy(lexicon.bias).to(device)
+    if lexicon.scores.shape == shape:
+        weight = torch.from_numpy(lexicon.scores / lexicon.idf[:, None]).to(device)
+    elif objective.problem == REGRESSION:
+        bias = torch.full_like(bias, float(objective.targets.mean()))
+
+    weight, bias = minimise(rows, objective, 1 / (strength * rows.shape[0]), (weight, bias))
+    scores = (weight.cpu().numpy() * lexicon.idf[:, None]).astype(np.float32)
+    return Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, bias.cpu().numpy())
+
+
+def _fit_all(best: _Candidate, texts: Ragged, validation: Validation, objective: Objective) -> Lexicon:
+    """Fit the chosen entries, with the chosen strength, to the training and the validation rows together."""
+    more = validation.texts
+    offsets = np.concatenate([texts.offsets, texts.offsets[-1] + more.offsets[1:] - more.offsets[0]])
+    together = Ragged(np.concatenate([texts.ids, more.ids]), offsets)
+    rows = features(best.lexicon, together, objective.targets.device)
+    return _fit(best.lexicon, rows, objective.extended(validation.labels), best.strength)
 
 
 def _choose(candidates: Sequence[_Candidate], rows: int) -> _Candidate:

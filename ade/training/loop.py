@@ -107,6 +107,7 @@ def train(
     model are written to that folder; `existing` says what to do with an earlier run in it.
     """
     check_labels(data)
+    hold_back = dev is None
     if dev is None:
         if isinstance(data, Dataset) and data.targets is not None:
             raise InputError("rows with soft targets need a dev split that was held back before: give one")
@@ -125,7 +126,7 @@ def train(
             task: Task = TagTask(codebook, data, dev, architecture, report)
         else:
             assert isinstance(dev, Dataset)
-            task = TextTask(codebook, data, dev, architecture, report)
+            task = TextTask(codebook, data, dev, architecture, report, hold_back)
         run = _prepare(accelerator, task, settings)
         if out is None:
             _loop(run, None, report)

@@ -31,9 +31,16 @@ class TextTask:
     """Texts with a label, several labels or a number each."""
 
     def __init__(
-        self, codebook: Codebook, data: Dataset, dev: Dataset, architecture: Architecture, report: Report
+        self,
+        codebook: Codebook,
+        data: Dataset,
+        dev: Dataset,
+        architecture: Architecture,
+        report: Report,
+        held_back: bool = False,
     ) -> None:
         self.codebook, self.data, self.dev, self.architecture = codebook, data, dev, architecture
+        self.held_back = held_back  # whether the validation rows were held back from the training rows
         max_length = WINDOWS * architecture.max_tokens
         self.whole = encode(codebook.tokenizer, data.texts, max_length, report)
         self.texts = self.whole.first(architecture.max_tokens)  # the model is trained on the first window of a text
@@ -91,7 +98,7 @@ class TextTask:
         def fit(targets: np.ndarray) -> Fitted | None:
             return fit_lexicon(
                 texts, targets[:labelled], self.data.problem, validation, self.codebook.vocabulary, model.device,
-                model.config.class_weights, report,
+                model.config.class_weights, self.held_back, report,
             )  # fmt: skip
 
         candidates = [fit(self.data.labels)]
@@ -107,7 +114,7 @@ class TextTask:
         }  # fmt: skip
         if self.data.problem == REGRESSION:  # an average of both: the model's share is multiplied into its scale
             model.config.scale = [fitted.model_weight * self.mean, fitted.model_weight * self.deviation]
-        return fitted.model_weight * scores + fitted.lexicon().logits(*self._ragged_dev_texts())
+        return fitted.model_weight * scores + fitted.validation_logits
 
     def _ragged_dev_texts(self) -> Ragged:
         return Ragged(self.dev_texts.ids.cpu().numpy(), self.dev_texts.offsets)

@@ -73,7 +73,7 @@ def test_the_tags_say_texts():
 
 def test_a_search_over_a_pipeline_in_two_processes(codebook):
     lower = FunctionTransformer(lambda texts: [text.lower() for text in texts])
-    pipeline = Pipeline([("lower", lower), ("ade", AdeClassifier(codebook, **QUICK))])
+    pipeline = Pipeline([("lower", lower), ("ade", AdeClassifier(codebook, **QUICK, lexicon=False))])
     search = GridSearchCV(pipeline, {"ade__learning_rate": [1e-7, 1e-2]}, cv=2, n_jobs=2, scoring="neg_log_loss")
     search.fit([text.upper() for text in TEXTS], LABELS)
     assert search.best_params_ == {"ade__learning_rate": 1e-2}

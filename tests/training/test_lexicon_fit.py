@@ -72,11 +72,11 @@ def base_logits(problem: str, labels: np.ndarray, rows: int) -> np.ndarray:
     return np.tile(scores, (rows, 1)).astype(np.float32)
 
 
-def fit(tokenizer, problem: str, random: bool = False, **more) -> tuple[Fitted | None, Validation]:
+def fit(tokenizer, problem: str, random: bool = False, dev_rows: int = 150, **more) -> tuple[Fitted | None, Validation]:
     """A lexicon beside a weak model; with `random`, on shuffled labels beside a model of their frequencies."""
     texts, names = topic_texts(400, 0)
     targets = labels_of(problem, names, texts)
-    dev_texts, dev_names = topic_texts(1000 if random else 150, 1)  # enough that chance gains less than the tolerance
+    dev_texts, dev_names = topic_texts(dev_rows, 1)
     dev_labels = labels_of(problem, dev_names, dev_texts)
     logits = weak_logits(problem, dev_labels)
     if random:
@@ -112,10 +112,44 @@ def test_it_lowers_the_validation_loss(problem, teacher):
         assert fitted.model_weight == 1
 
 
+@pytest.mark.parametrize("dev_rows", [30, 100, 1000])
 @pytest.mark.parametrize("problem", [SINGLE, MULTI, REGRESSION])
-def test_random_labels_have_none(problem, teacher):
-    fitted, _ = fit(teacher.tokenizer, problem, random=True)
+def test_random_labels_have_none(problem, dev_rows, teacher):
+    fitted, _ = fit(teacher.tokenizer, problem, random=True, dev_rows=dev_rows)
     assert fitted is None
+
+
+@pytest.mark.parametrize("problem", [SINGLE, MULTI, REGRESSION])
+def test_rows_that_were_held_back_are_fitted_in_the_end(problem, teacher):
+    apart, validation = fit(teacher.tokenizer, problem)
+    fitted, _ = fit(teacher.tokenizer, problem, held_back=True)
+    np.testing.assert_array_equal(fitted.lexicon().keys, apart.lexicon().keys)  # the choices are the same
+    assert fitted.weight == apart.weight
+
+    # What is said of the validation rows is from before they were fitted: without packing, so about the same.
+    assert fitted.loss == pytest.approx(apart.loss, abs=0.02 * apart.loss_without)
+    blend = blend_of(problem, validation)
+    combined = fitted.model_weight * validation.logits + fitted.validation_logits
+    assert fitted.loss == pytest.approx(blend.loss_of_sum(combined), rel=1e-5)
+
+    # The final scores have seen them.
+    own = [blend.objective.loss(torch.from_numpy(each.lexicon().logits(*validation.texts))) for each in (apart, fitted)]
+    assert own[1] < own[0]
+
+
+def test_soft_targets_are_extended_by_the_labels_held_back():
+    objective = Objective(torch.tensor([[0.2, 0.8, 0.0]]), SINGLE)
+    extended = objective.extended(np.array([2, 0]))
+    torch.testing.assert_close(extended.targets, torch.tensor([[0.2, 0.8, 0.0], [0, 0, 1], [1, 0, 0]]))
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 5.0])
+def test_the_temperature_is_the_best(scale, teacher):
+    _, validation = fit(teacher.tokenizer, SINGLE)
+    scores = scale * validation.logits
+    blend = blend_of(SINGLE, validation)
+    losses = [float(blend.objective.loss(torch.from_numpy(scores / each))) for each in np.geomspace(1 / 32, 32, 400)]
+    assert blend.loss_of_sum(scores) <= min(losses) * 1.0001
 
 
 def test_entries_occur_in_two_texts(teacher):
