@@ -73,22 +73,22 @@ def _context(found: list[Record]) -> bool:
 READINGS: dict[str, list[Claim]] = {
     "demo": [
         says(
-            "The lexicon brings more than half a point; TF-IDF has more than five times the bytes.",
+            "ADE is ahead of TF-IDF, which has more than five times the bytes; the lexicon brings more than a point.",
+            every("demo", lambda r: _entries(r)["ADE"]["accuracy"] > _entries(r)["TF-IDF + linear SVM"]["accuracy"]),
+            every("demo", lambda r: _entries(r)["TF-IDF + linear SVM"]["bytes"] > 5 * _entries(r)["ADE"]["bytes"]),
             every(
                 "demo",
-                lambda r: _entries(r)["ADE"]["accuracy"] > _entries(r)["ADE without lexicon"]["accuracy"] + 0.005,
+                lambda r: _entries(r)["ADE"]["accuracy"] > _entries(r)["ADE without lexicon"]["accuracy"] + 0.01,
             ),
-            every("demo", lambda r: _entries(r)["TF-IDF + linear SVM"]["bytes"] > 5 * _entries(r)["ADE"]["bytes"]),
         ),
     ],
     "classification": [
         says(
-            "With the strong recipe ADE is ahead of every peer without a deep encoder on AG News.",
-            ahead(("classification", STRONG, "ag_news"), *(("classification", peer, "ag_news") for peer in SHALLOW)),
-        ),
-        says(
-            "On DBpedia-14 it is not: a linear model on word pairs already does nearly all there is to do.",
-            not_ahead(("classification", STRONG, "dbpedia_14"), ("classification", "tfidf", "dbpedia_14"), by=0.2),
+            "With the strong recipe ADE is ahead of every peer without a deep encoder on both data sets.",
+            *(
+                ahead(("classification", STRONG, data), *(("classification", peer, data) for peer in SHALLOW))
+                for data in DATA
+            ),
         ),
         says(
             "The row `preset paper` differs from the paper in the solver (pursuit), in K on AG News (500, the paper has "
@@ -113,12 +113,13 @@ READINGS: dict[str, list[Claim]] = {
     "accuracy": [
         says("One preset everywhere."),
         says(
-            "The lexicon brings a point or more on SST-2, TREC, glosses and Banking77, and less on DBpedia-14 and AG News.",
+            "The lexicon brings two points or more on SST-2, TREC and glosses, and less on Banking77, DBpedia-14 and AG "
+            "News.",
             *(
-                ahead(accuracy(it, "ADE"), accuracy(it, "ADE without lexicon"), by=1)
-                for it in ("sst2", "trec", "wordnet", "banking77")
+                ahead(accuracy(it, "ADE"), accuracy(it, "ADE without lexicon"), by=2)
+                for it in ("sst2", "trec", "wordnet")
             ),
-            *(ahead(accuracy(it, "ADE"), accuracy(it, "ADE without lexicon")) for it in DATA),
+            *(ahead(accuracy(it, "ADE"), accuracy(it, "ADE without lexicon")) for it in (*DATA, "banking77")),
         ),
         says(
             "Beside it a teacher brings a little on TREC, glosses and DBpedia-14 and nothing on Banking77, SST-2 and AG "

@@ -24,7 +24,7 @@ from ade.training.loop import train
 
 POLYSEMOUS = ["bank", "spring", "apple"]
 # The strong preset for a run of minutes on two cores: fewer epochs, a higher learning rate, less dropout.
-SHORT = replace(STRONG, epochs=4.0, learning_rate=1.2e-3, dropout=0.1)
+SHORT = replace(STRONG, epochs=2.5, learning_rate=1.5e-3, dropout=0.1)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def run_demo(folder: Path, seed: int = 0, epochs: float | None = SHORT.epochs, r
         report("ADE" if stage == "train" else stage, done, total, metrics)
 
     began, out = time.perf_counter(), folder / "ade"
-    classifier = train(codebook, rows, None, settings, Architecture(attend="tokens"), out, "overwrite", report_as_ade)
+    classifier = train(codebook, rows, None, settings, Architecture(attend="gated"), out, "overwrite", report_as_ade)
     seconds = time.perf_counter() - began
     nbytes, lexicon_nbytes = folder_sizes(out)["bytes"], classifier.model.lexicon_nbytes
 

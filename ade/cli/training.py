@@ -241,7 +241,7 @@ def _load_splits(data: str, text_column: str, label_column: str, problem: str | 
 
 def run(
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/demo"),
-    epochs: Annotated[float, typer.Option(help="Number of training epochs.")] = 4.0,
+    epochs: Annotated[float, typer.Option(help="Number of training epochs.")] = 2.5,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
