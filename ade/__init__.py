@@ -130,7 +130,11 @@ class _ImportAfter(MetaPathFinder, Loader):
         importlib.import_module(self.ours)
 
 
-for _awaited, _ours in (("configuration_auto", "ade.configuration"), ("modeling_auto", "ade.model")):
+for _awaited, _ours in (
+    ("configuration_auto", "ade.configuration"),
+    ("tokenization_auto", "ade.tokenizer"),
+    ("modeling_auto", "ade.model"),
+):
     if f"transformers.models.auto.{_awaited}" in sys.modules:
         importlib.import_module(_ours)
     else:

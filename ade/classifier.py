@@ -1,6 +1,5 @@
 """Classifier and Tagger: a model with its tokenizer; text in, labels and probabilities out; save and load folders."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 import torch
-from tokenizers import AddedToken, Tokenizer
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer
 
 from ade.data.batches import Encoded, sorted_batches
 from ade.data.conll import OUTSIDE, encode_sentences
 from ade.data.problems import TAGGER, Tagged, names_of, problem_of
-from ade.data.tokenize import CHUNK, read_tokenizer, truncating
+from ade.data.tokenize import CHUNK, truncating
+from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import resolve_device
 from ade.embedding import PackedEmbedding, TensorCache
 from ade.errors import InputError, first_line
@@ -26,6 +25,7 @@ from ade.packing.format import check_finite
 from ade.predictor import Predictor
 from ade.pretrained import AdePreTrainedModel
 from ade.progress import quiet
+from ade.tokenizer import write_for_transformers
 
 if TYPE_CHECKING:
     from ade.runtime.dispatch import Scores
@@ -188,15 +188,7 @@ def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -
         packed = model.packed()
         packed.save_pretrained(folder)
     write_card(folder, packed.config)
-
-    plain = Tokenizer.from_str(tokenizer.to_str())
-    plain.no_truncation()
-    _as_transformers(plain, model.config.max_tokens).save_pretrained(folder)
-
-    # transformers indents tokenizer.json, which more than doubles its size.
-    path = folder / "tokenizer.json"
-    compact = json.dumps(json.loads(path.read_text("utf8")), ensure_ascii=False, separators=(",", ":"))
-    path.write_text(compact, "utf8")
+    write_for_transformers(tokenizer, folder, model.config.max_tokens, packed=bool(model.config.packing))
 
 
 def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind, Tokenizer]:
@@ -215,43 +207,4 @@ def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind,
         if isinstance(model.base_model.embedding, PackedEmbedding):
             model.base_model.embedding.starts()  # raises for damaged arrays
 
-    return model.to(resolve_device(device)), read_tokenizer(path / "tokenizer.json", model.config.vocab_size)
-
-
-def _as_transformers(tokenizer: Tokenizer, max_length: int) -> PreTrainedTokenizerFast:
-    """Return the tokenizer as a transformers one, its special tokens found by their usual spellings."""
-    known = tokenizer.get_vocab(with_added_tokens=True)
-    usual = {
-        "pad_token": ("[PAD]", "<pad>", "<unk>", "[UNK]"),
-        "unk_token": ("[UNK]", "<unk>"),
-        "cls_token": ("[CLS]",),
-        "sep_token": ("[SEP]",),
-        "mask_token": ("[MASK]", "<mask>"),
-        "bos_token": ("<s>",),
-        "eos_token": ("</s>",),
-    }
-    found = {kind: next((token for token in tokens if token in known), None) for kind, tokens in usual.items()}
-    special = {kind: token for kind, token in found.items() if token is not None}
-    special.setdefault("pad_token", _pad_token(tokenizer))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=max_length, **special)
-
-
-def _pad_token(tokenizer: Tokenizer) -> str:
-    """Choose a token for padding in a tokenizer that names none: a special token, or one that occurs in no text.
-
-    Padding is masked, so any token does for the model. But transformers splits texts at special tokens before it
-    tokenizes the rest, so the spelling should be one that texts do not contain: the longest token whose spelling is not
-    tokenized to itself, like '##ing'; where there is none, any token, matched as a whole word only.
-    """
-    special = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]
-    if special:
-        return special[0]
-
-    ids = tokenizer.get_vocab()
-    longest_first = sorted(ids, key=lambda token: (-len(token), ids[token]))
-    unspelled = (
-        token for token in longest_first if tokenizer.encode(token, add_special_tokens=False).ids != [ids[token]]
-    )
-    chosen = next(unspelled, min(ids, key=ids.__getitem__))
-    tokenizer.add_special_tokens([AddedToken(chosen, single_word=True, normalized=False, special=True)])
-    return chosen
+    return model.to(resolve_device(device)), read_tokenizer(path, model.config.vocab_size)

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.data.tokenize import read_tokenizer
+from ade.data.tokenizer_file import read_tokenizer, write_tokenizer
 from ade.errors import InputError
 from ade.files import new_folder
 from ade.packing.format import Packing, Shape, all_anchors, check, check_finite, lookup, pack
@@ -133,7 +133,7 @@ class Codebook:
             yield start, self.rows(start, min(start + size, self.vocabulary))
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write `codebook.safetensors`, `codebook.json` and `tokenizer.json`; nothing where one of them fails."""
+        """Write `codebook.safetensors`, `codebook.json` and the tokenizer; nothing where one of them fails."""
         with new_folder(Path(folder), {MARKER}, overwrite) as draft:
             self.write(draft)
 
@@ -144,7 +144,7 @@ class Codebook:
         if self.packing is not None:
             description = {"format": 2, "packing": self.packing.as_dict(), "packed": asdict(self._packed[0])}
         (folder / MARKER).write_text(json.dumps({**description, **self.about}, indent=2) + "\n", "utf8")
-        self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+        write_tokenizer(self.tokenizer, folder, packed=self.packing is not None)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Codebook":
@@ -152,7 +152,7 @@ class Codebook:
         folder = Path(folder)
         version, about = _read_description(folder)
         tensors = _read_tensors(folder / TENSORS)
-        tokenizer = read_tokenizer(folder / "tokenizer.json")
+        tokenizer = read_tokenizer(folder)
 
         if version == 2:  # packed
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}

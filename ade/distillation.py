@@ -6,7 +6,7 @@ The setting `solver` chooses how:
             over the largest weights of each row alone
 
 Vocabulary Projection (stage 2) then keeps the pairs whose weight reaches the threshold. With a size given instead,
-`packing/budget.py` decides on anchors, pairs and bits.
+`packing/whole_folder.py` divides it, and `packing/budget.py` decides on anchors, pairs and bits.
 """
 
 from collections.abc import Iterable
@@ -22,10 +22,10 @@ from ade.codebook import Codebook
 from ade.data.tokenize import encode_batch
 from ade.devices import resolve_device
 from ade.errors import InputError
-from ade.packing.budget import distill_to_size, parse_size
+from ade.packing.whole_folder import distill_folder
 from ade.progress import Report, silent
 from ade.pursuit import Rows, fit_anchors, importance_of, pursue_all, quality
-from ade.settings import DistillationSettings
+from ade.settings import DistillationSettings, parse_size
 from ade.teachers import Teacher
 
 COUNTED_TEXTS = 4096  # texts tokenized at a time
@@ -46,7 +46,7 @@ def distill(
     """
     settings = settings or DistillationSettings()
     if settings.size:
-        return distill_to_size(teacher, parse_size(settings.size), settings, frequencies, report)
+        return distill_folder(teacher, parse_size(settings.size), settings, frequencies, report)
     count, _ = teacher.table.shape
     if settings.anchors > count:
         raise InputError(f"{settings.anchors} anchors, but the teacher has only {count} tokens")

@@ -166,7 +166,7 @@ def model_folder(source: str | Path) -> Path:
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(str(source), allow_patterns=["*.json", "model.safetensors"]))
+        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.packed.xz", "model.safetensors"]))
     except Exception as error:  # unknown name, hub out of reach, package not installed
         raise InputError(f"{source}: neither a model folder nor a reachable hub name ({first_line(error)})") from None
 

@@ -17,6 +17,20 @@ def _need(met: bool, name: str, what: str, given: object) -> None:
         raise InputError(f"{name} must be {what}, not {given}")
 
 
+def parse_size(text: str) -> int:
+    """Parse a size such as '2MB', '1.5 MiB', '800kB' or '100000' into bytes."""
+    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+    number = text.strip().rstrip("bBkKmMgGiI").strip()
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        size = int(float(number) * units[unit])
+    except (KeyError, ValueError, OverflowError):
+        raise InputError(f"'{text}' is not a size; write 2MB, 1.5MiB or 800kB") from None
+    if size <= 0:
+        raise InputError(f"a size must be positive, not '{text}'")
+    return size
+
+
 EPOCHS = 8  # default number of epochs
 
 
@@ -37,7 +51,10 @@ class DistillationSettings:
     seed: int = field(default=0, metadata={"help": "random seed"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
     size: str = field(
-        default="", metadata={"help": "size budget, as 2MB or 800kB; sets the number of anchors, pairs and bits"}
+        default="",
+        metadata={
+            "help": "size of the folder, tokenizer included, as 2MB or 800kB; sets the number of anchors, pairs, bits"
+        },
     )
 
     def __post_init__(self) -> None:
@@ -45,6 +62,8 @@ class DistillationSettings:
             _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         _need(self.threshold >= 0, "threshold", "0 or more", self.threshold)
         _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
+        if self.size:
+            parse_size(self.size)  # raises for what is no size
 
 
 @dataclass(frozen=True)
@@ -102,6 +121,10 @@ class TrainingSettings:
     lexicon: bool = field(
         default=True, metadata={"help": "add n-gram scores to the model's where this improves validation"}
     )
+    lexicon_size: str = field(
+        default="",
+        metadata={"help": "size limit of the n-gram scores, as 300kB; without it validation decides"},
+    )
     class_weights: str = field(
         default="none", metadata={"help": "none, or balanced: weight classes by the inverse of their frequency"}
     )
@@ -129,6 +152,8 @@ class TrainingSettings:
         _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         for name in ("dropout", "token_dropout"):
             _need(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", getattr(self, name))
+        if self.lexicon_size:
+            parse_size(self.lexicon_size)  # raises for what is no size
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from ade.data.tokenize import read_tokenizer, special_tokens_around
+from ade.data.tokenize import special_tokens_around
+from ade.data.tokenizer_file import TOKENIZER, read_tokenizer
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
 from ade.progress import Report, quiet, silent
@@ -110,8 +111,8 @@ def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
-    if (folder / "tokenizer.json").exists():
-        tokenizer = read_tokenizer(folder / "tokenizer.json")
+    if (folder / TOKENIZER).exists():
+        tokenizer = read_tokenizer(folder)
     elif (folder / "tokenizer_config.json").exists():
         from transformers import AutoTokenizer
 

@@ -19,8 +19,9 @@ from ade.data.loading import EMBEDDED, has_split, load_dataset
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
 from ade.evaluation import evaluate
+from ade.packing.whole_folder import Division, distill_for_model
 from ade.progress import Report, silent
-from ade.settings import EPOCHS, Architecture, DistillationSettings, TeachingSettings, TrainingSettings
+from ade.settings import EPOCHS, Architecture, DistillationSettings, TeachingSettings, TrainingSettings, parse_size
 from ade.teachers import contextual_teacher, load_teacher
 from ade.training.loop import train
 from ade.training.schedule import held_back
@@ -147,6 +148,20 @@ def codebook_folder(places: Places, teacher: str, settings: dict[str, Any], corp
     return places.work / "codebooks" / "-".join(parts)
 
 
+def codebook_for_size(places: Places, settings: Mapping[str, Any], rows: Dataset, report: Report) -> Codebook:
+    """The codebook for a model folder of a size in all: from the work folder, or distilled now and kept there."""
+    size = settings["folder_size"]
+    fingerprint_of_rows = _fingerprint_of(rows)[:12]
+    folder = codebook_folder(places, settings["teacher"], settings["distillation"], f"{size}-{fingerprint_of_rows}")
+    if not (folder / MARKER).exists():
+        distillation = DistillationSettings(**settings["distillation"], device=places.device)
+        teacher = load_teacher(places.teachers / settings["teacher"])
+        made, _ = distill_for_model(teacher, rows.texts, parse_size(size), rows.names, distillation, report=report)
+        if not (folder / MARKER).exists():  # another process may have been quicker
+            made.save(folder)
+    return Codebook.load(folder)
+
+
 def run_main_job(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """The main job of `make run`: glosses with the embedded teacher, the peer, and SAT left out."""
     demo = run_demo(places.work / "demo", run.settings["seed"], run.settings["epochs"], report)
@@ -158,14 +173,21 @@ def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], d
     """Metrics, sizes and conditions of one ADE run."""
     settings = run.settings
     rows, dev, test, about = load_lesson(places, settings, report)
-    codebook = codebook_for(places, settings["teacher"], settings["distillation"], report, settings.get("corpus"))
-    training = training_of(settings["training"], places.device)
+    training, shape = training_of(settings["training"], places.device), Architecture(**settings["architecture"])
+    if "folder_size" in settings:
+        codebook = codebook_for_size(places, settings, rows, report)
+        division = Division(**codebook.about["division"])
+        training = replace(training, lexicon=division.lexicon > 0, lexicon_size=str(division.lexicon or ""))
+        shape = replace(shape, layer_bits=division.layer_bits)
+    else:
+        codebook = codebook_for(places, settings["teacher"], settings["distillation"], report, settings.get("corpus"))
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         out = Path(folder) / "model"
-        shape = Architecture(**settings["architecture"])
         classifier = train(codebook, rows, dev, training, shape, out, "refuse", report)
         seconds = time.perf_counter() - began
         needed = folder_sizes(out)
     figures = {**evaluate(classifier, test).as_dict(), **needed, "train_seconds": seconds}
+    if "division" in codebook.about:
+        figures["division"] = {**codebook.about["division"], "lexicon": classifier.model.lexicon_nbytes}
     return {**figures, "cosine": codebook.about["cosine"]}, {"data": about}

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
 from ade.packing.bits import from_half, quantised
-from ade.packing.budget import zipf
+from ade.packing.budget import distill_to_size, zipf
 from ade.progress import Report, silent
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher, load_teacher
@@ -35,7 +35,7 @@ Compressed = tuple[np.ndarray, int] | None
 def ade(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Compressed:
     """ADE, packed and budgeted."""
     try:
-        codebook = distill(teacher, DistillationSettings(size=str(budget)), report=report)
+        codebook = distill_to_size(teacher, budget, DistillationSettings(), report=report)
     except InputError:
         return None
     return torch.cat([block for _, block in codebook.blocks()]).numpy(), codebook.nbytes

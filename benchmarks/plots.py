@@ -51,7 +51,7 @@ def _points(book: Book) -> list[tuple[str, dict[str, float]]]:
             )
     for name, runs in TABLES["packed"]()["ag_news"].items():
         found = book.of(runs)
-        if found and name.startswith("weights of"):
+        if found and name.endswith("in all"):
             figures = {**found[0]["figures"], "accuracy": sum(r["figures"]["accuracy"] for r in found) / len(found)}
             points.append((f"ADE, {name}", {**figures, "texts_per_second": None}))
     return points
@@ -65,8 +65,8 @@ def _scatter(axes: Any, points: list[tuple[str, dict[str, float]]], across: str,
         axes.annotate(
             name,
             (figures[across], 100 * figures["accuracy"]),
-            xytext=(0, 9) if name.startswith("ADE, weights") else (6, -13 if name.endswith("tokens") else 5),
-            ha="center" if name.startswith("ADE, weights") else "left",  # neighbours stand to their right
+            xytext=(0, 9) if name.endswith("in all") else (6, -13 if name.endswith("tokens") else 5),
+            ha="center" if name.endswith("in all") else "left",  # neighbours stand to their right
             textcoords="offset points",
         )
     axes.set(xscale="log", xlabel=label, ylabel="accuracy on AG News, %")

@@ -42,10 +42,7 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # training setti
 }  # fmt: skip
 BUDGETS, AS_IT_COMES = (1, 1.85, 2, 4, 8), "as it comes"  # MiB; 1.85 is a hundredth of the table
 METHOD_REVISIONS = {"paper's plain pairs": 2, "PQ (faiss)": 2, "RQ (faiss)": 2}  # raise when a method is changed
-PACKED: dict[str, dict[str, Any]] = {
-    "2 MB": {"size": "1380kB"},
-    "1 MB": {"size": "680kB", "layer_bits": 4},
-}  # weights in all: the codebook of that size, and the layers; the tokenizer comes to it
+PACKED = ("2.5 MB", "1.5 MB")  # model folders in all: weights, tokenizer and configuration
 ABLATED = ("ag_news", "wordnet")
 QUICK_ROWS = 400  # rows of each split in the quick harness
 
@@ -62,7 +59,7 @@ def ade_run(
     training.pop("device")
     if training["epochs"] is None:
         training["epochs"] = float(EPOCHS)  # as records have it; `training_of` reads it so
-    for name in ("adapt", "class_weights"):
+    for name in ("adapt", "class_weights", "lexicon_size"):
         if training[name] == getattr(STRONG, name):
             training.pop(name)
     shape = {"attend": "tokens", **shape}
@@ -244,16 +241,15 @@ def size() -> Grid:
 
 
 def packed() -> Grid:
-    """Models with weights of 2 MB and of 1 MB, their codebooks budgeted by the words of the training rows."""
+    """Models of so many bytes in all, their vocabulary and codebook chosen by the words of the training rows."""
     grid: Grid = {}
-    for data in (*DATA, "wordnet"):
-        whole = {"unpacked": seeds("packed", data, attend=ATTEND)}
-        small = {
-            f"weights of {total}": [changed(run, corpus=data) for run in seeds("packed", data, attend=ATTEND, **shape)]
-            for total, shape in PACKED.items()
+    for data in (*DATA, "wordnet", "banking77"):
+        whole = seeds("packed", data, attend=ATTEND, lexicon=True)
+        row = {"unpacked": whole} | {
+            f"{size} in all": [changed(run, folder_size=size) for run in whole] for size in PACKED
         }
-        adapted = [changed(run, {"adapt": True}) for run in small["weights of 1 MB"][:1]]
-        grid[data] = whole | small | {"1 MB, --adapt (one seed)": adapted}
+        adapted = [changed(run, {"adapt": True}, folder_size=PACKED[-1]) for run in whole[:1]]
+        grid[data] = row | {f"{PACKED[-1]}, --adapt (one seed)": adapted}
     return grid
 
 

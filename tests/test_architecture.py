@@ -15,7 +15,7 @@ LAYERS = [
     {"settings", "errors", "progress", "devices", "files", "arrays", "positions"},
     {"data", "packing.bits", "packing.format", "packing.pairs", "lexicon"},
     {"teachers", "codebook", "pursuit", "distillation", "embedding", "lexicon_layer", "packing"},
-    {"configuration", "pretrained", "model", "model_card", "predictor", "classifier", "evaluation"},
+    {"configuration", "tokenizer", "pretrained", "model", "model_card", "predictor", "classifier", "evaluation"},
     {"training", "runtime"},
     {"inspector", "integrations"},
     {"service"},

@@ -406,11 +406,13 @@ def test_every_way_to_squeeze_a_table_keeps_its_budget(places):
     assert exact["cosine"] == pytest.approx(1)
 
 
-def test_a_codebook_budgeted_by_its_corpus_is_trained_packed(places, tmp_path):
+def test_a_model_of_a_size_in_all_is_trained_packed(places, tmp_path):
     run = runs_of("packed")[3]
-    assert run.settings["corpus"] == "ag_news"
+    assert run.settings["folder_size"] == "2.5 MB"
     short = {**run.settings["training"], "steps": 5, "batch_size": 16}
-    small = {**run.settings, "training": short, "distillation": {**run.settings["distillation"], "size": "4kB"}}
+    small = {**run.settings, "training": short, "folder_size": "20kB"}
     assert reproduce([Run("packed", "ade", small)], places, tmp_path / "results") == []
     figures = records.load(tmp_path / "results")[0]["figures"]
-    assert figures["model_bytes"] < 20_000
+    assert figures["bytes"] <= 20_000
+    assert figures["tokenizer_bytes"] < 0.2 * figures["bytes"]
+    assert figures["division"]["layer_bits"] == 8

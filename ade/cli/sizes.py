@@ -7,7 +7,8 @@ sum, `bytes`. Model cards and other files that prediction does not read do not c
 from collections.abc import Iterable
 from pathlib import Path
 
-TOKENIZER = "tokenizer.json"
+from ade.data.tokenizer_file import tokenizer_path
+
 Sizes = dict[str, int]
 
 
@@ -17,9 +18,9 @@ def sizes(model: int, tokenizer: int) -> Sizes:
 
 
 def folder_sizes(folder: Path, weights: str = "*.safetensors") -> Sizes:
-    """Sizes of a folder written by `ade train`, transformers or model2vec: weights, config.json and tokenizer.json."""
+    """Sizes of a folder written by `ade train`, transformers or model2vec: weights, config.json and tokenizer."""
     files = [*folder.glob(weights), folder / "config.json"]
-    return sizes(sum(path.stat().st_size for path in files), (folder / TOKENIZER).stat().st_size)
+    return sizes(sum(path.stat().st_size for path in files), tokenizer_path(folder).stat().st_size)
 
 
 def file_sizes(path: Path) -> Sizes:

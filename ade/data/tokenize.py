@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -19,19 +18,6 @@ CHARS = 16  # of a long text, characters tokenized per token that is kept; more 
 SPARE = 64  # tokens a prefix must have after the last one that is kept, since cutting may change the last ones
 SPACE = re.compile(r"[ \t\r\n\u3000]")  # where a text may be cut
 TRUNCATION = {"strategy": "longest_first", "stride": 0, "direction": "right"}  # apart from max_length
-
-
-def read_tokenizer(path: Path, known: int | None = None) -> Tokenizer:
-    """Read a tokenizer.json; an `InputError` if it is damaged or has more tokens than `known`, those of the model."""
-    if not path.is_file():
-        raise InputError(f"{path.parent}: has no {path.name}")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more precise
-        raise InputError(f"{path}: not a readable tokenizer.json ({first_line(error)})") from None
-    if known is not None and tokenizer.get_vocab_size() > known:
-        raise InputError(f"{path}: knows {tokenizer.get_vocab_size():,} tokens, the model {known:,}")
-    return tokenizer
 
 
 def truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:

@@ -21,6 +21,7 @@ from ade.packing.format import Packing, Shape
 from ade.progress import Report, silent
 from ade.pursuit import Rows, block_size, fit_anchors, importance_of, pursue, quality, update_anchors
 from ade.settings import DistillationSettings
+from ade.settings import parse_size as parse_size
 from ade.teachers import Teacher
 
 ANCHOR_SHARE = 0.19  # fraction of the budget for anchors: measured to be best from 1 to 4 MiB
@@ -29,20 +30,6 @@ HEADER_BYTES = 1200  # of a safetensors file
 FREQUENCY_EXPONENT = 0.3  # of a token's frequency in its weight: 0 would weight all tokens alike
 FITS = 3  # fits of the weights, with a fit of the anchors between them
 SWEEPS = 3  # over a token's weights, rounding each given the others
-
-
-def parse_size(text: str) -> int:
-    """Parse a size such as '2MB', '1.5 MiB', '800kB' or '100000' into bytes."""
-    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    number = text.strip().rstrip("bBkKmMgGiI").strip()
-    unit = text.strip()[len(number) :].strip().lower()
-    try:
-        size = int(float(number) * units[unit])
-    except (KeyError, ValueError, OverflowError):
-        raise InputError(f"'{text}' is not a size; write 2MB, 1.5MiB or 800kB") from None
-    if size <= 0:
-        raise InputError(f"a size must be positive, not '{text}'")
-    return size
 
 
 @dataclass(frozen=True)
@@ -84,16 +71,13 @@ def distill_to_size(
     rows = Rows(teacher.table, weight, resolve_device(settings.device))
     special = _special_tokens(teacher, count)
     packing = Packing(shared=_anchor_count(size, count, dim))
-    pair_bits = (packing.shared - 1).bit_length() + packing.weight_bits
-
-    # The least a codebook needs: a pair for every token, special tokens whole.
-    available = _available_bits(size, count, dim, packing, 1)
-    needed = count * pair_bits + len(special) * (8 * dim + 16 - pair_bits)
-    if available < needed + count:  # one more bit a token, for longer codes
-        least = (needed + count - available) // 8 + size
+    pair_bits = _pair_bits(packing)
+    if _missing_bits(size, count, dim, len(special)) > 0:
+        least = least_size(teacher)
         raise InputError(f"{size:,} bytes are too few for {count:,} tokens; they need at least about {least:,}")
 
     # Anchors are fitted for the mean number of pairs; then each token may have up to twice as many.
+    available = _available_bits(size, count, dim, packing, 1)
     mean_pairs = max(1, round(min(available / pair_bits / count, MAX_PAIRS)))
     pursuit = replace(
         settings, anchors=packing.shared, pairs=min(mean_pairs, packing.shared, 8), solver="pursuit", signed=True
@@ -113,6 +97,29 @@ def distill_to_size(
     }
     about = {**teacher.about, "settings": asdict(settings), **counts, **quality(rows, codebook)}
     return replace(codebook, about=about)
+
+
+def least_size(teacher: Teacher) -> int:
+    """About the fewest bytes that a codebook file of a teacher can have."""
+    count, dim = teacher.table.shape
+    special = len(_special_tokens(teacher, count))
+    low, high = 0, 16 * count * dim + 100_000  # the latter is always enough
+    while high - low > 16:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _missing_bits(middle, count, dim, special) > 0 else (low, middle)
+    return high
+
+
+def _missing_bits(size: int, count: int, dim: int, special: int) -> int:
+    """Bits that a budget lacks for the least a codebook needs: a pair for every token, special tokens whole."""
+    packing = Packing(shared=_anchor_count(size, count, dim))
+    pair_bits = _pair_bits(packing)
+    needed = count * pair_bits + special * (8 * dim + 16 - pair_bits) + count  # one more bit a token, for longer codes
+    return needed - _available_bits(size, count, dim, packing, 1)
+
+
+def _pair_bits(packing: Packing) -> int:
+    return (packing.shared - 1).bit_length() + packing.weight_bits
 
 
 def _anchor_count(size: int, count: int, dim: int) -> int:

@@ -14,7 +14,7 @@ which may now match. So the corpus is encoded again, and where a text differs al
 import copy
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -32,15 +32,39 @@ CHUNK = 4096  # texts encoded at a time
 Json = dict[str, Any]
 
 
-def pruned(teacher: Teacher, texts: Iterable[str]) -> Teacher:
+def pruned(teacher: Teacher, texts: Iterable[str], min_count: int = 1) -> Teacher:
     """The teacher with only the tokens these texts need.
 
     The texts are encoded as before, and no other text gets an unknown token it did not have (except with WordLevel).
+    With a `min_count` above 1, tokens that occur fewer times in the texts are dropped, too; they are then split into
+    others.
     """
     corpus = list(texts)
     if not any(text.strip() for text in corpus):
         raise InputError("the corpus to prune the vocabulary by holds no text")
+    spec, original = without_truncation(teacher)
 
+    before = list(encoded(original, corpus))
+    used, counts = np.unique(np.concatenate(before), return_counts=True)
+    kept = _always_kept(spec).union(used[counts >= min_count].tolist())
+    while True:
+        kept |= _merge_parts(spec["model"], kept)
+        tokenizer, rows = rewritten(spec, kept)
+        if min_count == 1:
+            rows_of_texts = zip(corpus, before, encoded(tokenizer, corpus), strict=True)
+            changed = [text for text, old, new in rows_of_texts if not np.array_equal(rows[new], old)]
+        else:  # they are meant to change
+            changed = []
+        if not changed:
+            return Teacher(teacher.name, teacher.table[torch.from_numpy(rows)], tokenizer, teacher.license)
+        occurring = _occurring(original, spec["model"], changed)
+        if occurring <= kept:
+            raise InputError(f"{teacher.name}: cannot prune, '{changed[0][:40]}' would be split into other tokens")
+        kept |= occurring
+
+
+def without_truncation(teacher: Teacher) -> tuple[Json, Tokenizer]:
+    """The teacher's tokenizer without truncation and padding, as JSON and as it is; raises for one of another kind."""
     spec = {**json.loads(teacher.tokenizer.to_str()), "truncation": None, "padding": None}
     if spec["model"]["type"] not in SUPPORTED:
         raise InputError(f"cannot prune a {spec['model']['type']} vocabulary, only {', '.join(SUPPORTED)}")
@@ -50,25 +74,10 @@ def pruned(teacher: Teacher, texts: Iterable[str]) -> Teacher:
         raise InputError(f"{teacher.name}: its tokenizer has other ids after saving and loading")
     if len(set(names.values())) < len(names):
         raise InputError(f"{teacher.name}: its tokenizer has two tokens with the same id")
-
-    before = list(_encoded(original, corpus))
-    kept = _always_kept(spec).union(*(ids.tolist() for ids in before))
-    while True:
-        kept |= _merge_parts(spec["model"], kept)
-        tokenizer, rows = _rewritten(spec, kept)
-        after = _encoded(tokenizer, corpus)
-        changed = [
-            text for text, old, new in zip(corpus, before, after, strict=True) if not np.array_equal(rows[new], old)
-        ]
-        if not changed:
-            return Teacher(teacher.name, teacher.table[torch.from_numpy(rows)], tokenizer, teacher.license)
-        occurring = _occurring(original, spec["model"], changed)
-        if occurring <= kept:
-            raise InputError(f"{teacher.name}: cannot prune, '{changed[0][:40]}' would be split into other tokens")
-        kept |= occurring
+    return spec, original
 
 
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[np.ndarray]:
+def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[np.ndarray]:
     """Token ids of each text."""
     for start in range(0, len(texts), CHUNK):
         for encoding in encode_batch(tokenizer, list(texts[start : start + CHUNK]), start):
@@ -215,11 +224,11 @@ def _occurring(tokenizer: Tokenizer, model: Json, texts: Iterable[str]) -> set[i
     return {vocabulary[token] for token in substrings & vocabulary.keys()}
 
 
-def _rewritten(spec: Json, kept: set[int]) -> tuple[Tokenizer, np.ndarray]:
-    """The tokenizer with only the kept ids, and the old id of each of its ids."""
+def rewritten(spec: Json, kept: set[int], key: Callable[[int], Any] | None = None) -> tuple[Tokenizer, np.ndarray]:
+    """The tokenizer with only the kept ids, in their old order or sorted by `key`, and the old id of each new one."""
     model = spec["model"]
     vocabulary = {token: number for token, number in _vocabulary(model).items() if number in kept}
-    in_model = sorted(kept & _ids(model))
+    in_model = sorted(kept & _ids(model), key=key)
     old_ids = [*in_model, *sorted(kept - _ids(model))]  # a loaded tokenizer numbers added tokens after the model's
     new_id = {old: new for new, old in enumerate(old_ids)}
 

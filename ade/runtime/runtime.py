@@ -17,7 +17,8 @@ from safetensors import deserialize
 from tokenizers import Tokenizer
 
 from ade.data.problems import SINGLE, names_of, problem_of
-from ade.data.tokenize import average_windows, read_tokenizer, split_windows
+from ade.data.tokenize import average_windows, split_windows
+from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import cores
 from ade.errors import InputError
 from ade.files import MARKER, model_folder, reading_model
@@ -133,7 +134,7 @@ class Runtime(Predictor):
             check_finite(state)
             tables, lexicon = fold(config, state), lexicon_of(config, state)
             names = names_of(config.get("id2label"), tables.labels)
-        tokenizer = read_tokenizer(path / "tokenizer.json", tables.pairs.vocabulary)
+        tokenizer = read_tokenizer(path, tables.pairs.vocabulary)
         problem = problem_of(config.get("problem_type"), tables.labels)
         return cls(Projection(tables, cached_types), tokenizer, names, threads, problem, lexicon)
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD, REGRESSION
 from ade.lexicon import Lexicon, LexiconShape, keys_of, pack_idf, pack_keys, unpack
-from ade.packing.format import Packing, pack
+from ade.packing.format import Packing, Shape, pack
 from ade.progress import Report, silent
 from ade.pursuit import Rows, fit_anchors, pursue_all
 from ade.settings import DistillationSettings
@@ -130,11 +130,13 @@ def fit_lexicon(
     class_weights: Sequence[float] | None = None,
     held_back: bool = False,
     report: Report = silent,
+    max_bytes: int | None = None,
 ) -> Fitted | None:
     """Fit a lexicon that lowers the validation loss when its scores are added to the model's; None if none does.
 
     `targets` are classes (n,), probabilities or multi-label targets (n, C), or numbers (n,). If the validation rows
-    were `held_back` from the training rows, the lexicon is fitted to them too once everything is chosen.
+    were `held_back` from the training rows, the lexicon is fitted to them too once everything is chosen. With
+    `max_bytes` it has only as many entries as fit.
     """
     labels = validation.logits.shape[1]
     keys, counts = count_entries(texts, vocabulary, MAX_WEIGHTS // labels)
@@ -151,7 +153,10 @@ def fit_lexicon(
     if best.loss > loss_without - blend.least_gain(best.lexicon.logits(*validation.texts), best.weight):
         return None
 
-    kept = _prune(best, counts, blend)
+    limit = entries_within(max_bytes, len(counts), vocabulary, labels)
+    if limit == 0:
+        return None
+    kept = _prune(best, counts, blend, limit)
     if kept is not None:
         # Fitted again: the entries that stay take over some of what the pruned ones contributed.
         pruned = _select(best.lexicon, kept)
@@ -379,15 +384,18 @@ def _choose(candidates: Sequence[_Candidate], rows: int) -> _Candidate:
     return min(close, key=lambda candidate: candidate.loss)
 
 
-def _prune(best: _Candidate, counts: np.ndarray, blend: Blend) -> np.ndarray | None:
-    """The fewest entries that keep the validation loss within the tolerance, ascending; None to keep all."""
+def _prune(best: _Candidate, counts: np.ndarray, blend: Blend, limit: int) -> np.ndarray | None:
+    """The fewest entries that keep the validation loss within the tolerance, at most `limit`; None to keep all."""
     # How much an entry changes the predictions: by its scores, in as many texts as have it.
     importance = counts * np.square(_centred(best.lexicon.scores, blend.objective.problem)).sum(1)
     most_important = np.argsort(-importance, kind="stable")
 
-    chosen = None
+    chosen = None if limit >= len(counts) else np.sort(most_important[:limit])
     for fraction in FRACTIONS:
-        kept = np.sort(most_important[: max(1, round(fraction * len(counts)))])
+        count = max(1, round(fraction * len(counts)))
+        if count >= limit:
+            continue
+        kept = np.sort(most_important[:count])
         smaller = _select(best.lexicon, kept)
         if blend.loss(smaller.logits(*blend.validation.texts), best.weight) > best.loss * (1 + TOLERANCE):
             break
@@ -435,6 +443,36 @@ def pack_lexicon(
     arrays = {f"scores.{name}": array for name, array in packed.items()}
     arrays |= pack_keys(lexicon.keys, shape) | pack_idf(lexicon.idf) | {"bias": bias.astype(np.float32)}
     return shape, arrays
+
+
+def entries_within(max_bytes: int | None, entries: int, vocabulary: int, labels: int) -> int:
+    """The largest number of entries, at most `entries`, that take no more than `max_bytes`."""
+    if max_bytes is None or _most_bytes(entries, vocabulary, labels) <= max_bytes:
+        return entries
+    low, high = 0, entries
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _most_bytes(middle, vocabulary, labels) <= max_bytes else (low, middle)
+    return low
+
+
+def _most_bytes(entries: int, vocabulary: int, labels: int) -> int:
+    """The bytes of a stored lexicon whose entries have all the pairs they may have."""
+    settings, packing = _packing_settings(entries, labels), Packing()
+    scores = Shape(
+        vocabulary=entries,
+        dim=labels,
+        anchors=settings.anchors,
+        whole_8=0,
+        whole_4=0,
+        pairs=entries * settings.pairs,
+        most=settings.pairs,
+        weight_bits=packing.weight_bits,
+        anchor_bits=packing.anchor_bits,
+    )
+    shape = LexiconShape(entries, vocabulary, asdict(scores))
+    others = (int(np.prod(size)) * np.dtype(kind).itemsize for kind, size in shape.arrays().values())
+    return scores.nbytes + sum(others)
 
 
 def _packing_settings(entries: int, labels: int) -> DistillationSettings:

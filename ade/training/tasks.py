@@ -22,7 +22,7 @@ from ade.data.tokenize import WINDOWS
 from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate_tagger
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report
-from ade.settings import Architecture, TrainingSettings
+from ade.settings import Architecture, TrainingSettings, parse_size
 from ade.training.lexicon_fit import Fitted, Ragged, Validation, fit_lexicon
 from ade.training.schedule import class_weights
 
@@ -79,7 +79,8 @@ class TextTask:
         if self.data.problem == REGRESSION:
             config.scale = [self.mean, self.deviation]
         if scores is not None:
-            fitted = self._fit_lexicon(model, scores, report)
+            max_bytes = parse_size(settings.lexicon_size) if settings.lexicon_size else None
+            fitted = self._fit_lexicon(model, scores, max_bytes, report)
             config.about["lexicon"] = {"entries": 0}
             if fitted is not None:
                 scores = self._add_lexicon(model, fitted, scores)
@@ -87,7 +88,9 @@ class TextTask:
         config.about["dev"] = metrics
         return Classifier(model.packed(), self.codebook.tokenizer)
 
-    def _fit_lexicon(self, model: AdeForSequenceClassification, scores: np.ndarray, report: Report) -> Fitted | None:
+    def _fit_lexicon(
+        self, model: AdeForSequenceClassification, scores: np.ndarray, max_bytes: int | None, report: Report
+    ) -> Fitted | None:
         """A lexicon fitted to the labels, or to soft targets where there are any and they suit better; None if none
         lowers the validation loss. `scores` are the model's on the validation rows."""
         labelled = len(self.data) if self.data.labelled is None else self.data.labelled  # rows of a teacher come after
@@ -98,7 +101,7 @@ class TextTask:
         def fit(targets: np.ndarray) -> Fitted | None:
             return fit_lexicon(
                 texts, targets[:labelled], self.data.problem, validation, self.codebook.vocabulary, model.device,
-                model.config.class_weights, self.held_back, report,
+                model.config.class_weights, self.held_back, report, max_bytes,
             )  # fmt: skip
 
         candidates = [fit(self.data.labels)]

@@ -158,6 +158,41 @@ def test_pipelines(tmp_path):
     assert np.array(vectors).shape == (1, 3, 8)
 
 
+PACKED_USE = """
+import sys
+from {first}
+from {second}
+print(AutoTokenizer.from_pretrained({folder!r})("w0 w1 w3")["input_ids"])
+print(pipeline("text-classification", {folder!r})(["w0 w1 w3", "w3"], batch_size=2)[0]["label"])
+"""
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_a_packed_tokenizer_is_one_for_transformers(ours_first, tmp_path):
+    book = replace(ragged_codebook([1, 3, 2, 4, 1, 5]), packing=Packing())
+    model = lively(AdeForSequenceClassification.from_codebook(book, "abc", Architecture(heads=2)))
+    classifier, folder = Classifier(model, book.tokenizer), tmp_path / "model"
+    classifier.save(folder)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"README.md", "config.json", "model.safetensors", "tokenizer.packed.xz", "tokenizer_config.json"}
+
+    # In a fresh process, whichever of the two packages is imported first.
+    ours, theirs = "ade import errors", "transformers import AutoTokenizer, pipeline"
+    first, second = (ours, theirs) if ours_first else (theirs, ours)
+    program = PACKED_USE.format(first=first, second=second, folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[2, 3, 5]", classifier.predict("w0 w1 w3")]
+
+    # Saved again, it is packed again; the padding token and the length limit stay.
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.pad_token, tokenizer.model_max_length) == ("[PAD]", 512)
+    tokenizer.save_pretrained(tmp_path / "again")
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {"tokenizer.packed.xz", "tokenizer_config.json"}
+    assert (tmp_path / "again" / "tokenizer.packed.xz").read_bytes() == (folder / "tokenizer.packed.xz").read_bytes()
+    for kind in (Classifier, Runtime):
+        assert kind.load(folder).predict("w0 w1 w3") == classifier.predict("w0 w1 w3")
+
+
 @pytest.mark.parametrize("attend", ["tokens", "gated", "anchors"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_auto_model_gives_a_vector_a_token(attend, packed, tmp_path):

@@ -16,12 +16,12 @@ from ade.distillation import distill
 from ade.embedding import PackedEmbedding
 from ade.errors import InputError
 from ade.packing import budget
-from ade.packing.budget import parse_size
+from ade.packing.budget import distill_to_size
 from ade.packing.format import Packing
 from ade.runtime.projection import Projection
 from ade.runtime.runtime import Runtime
 from ade.runtime.tables import fold
-from ade.settings import Architecture, DistillationSettings, TrainingSettings
+from ade.settings import Architecture, DistillationSettings, TrainingSettings, parse_size
 from ade.teachers import Teacher
 from ade.training.loop import train
 from tests.conftest import ragged_codebook, word_tokenizer
@@ -37,6 +37,11 @@ def large() -> Teacher:
     centres = torch.randn(40, 48, generator=generator)
     table = centres[torch.randint(40, (3000,), generator=generator)] + torch.randn(3000, 48, generator=generator)
     return Teacher("large", 3 * table, tokenizer)
+
+
+def to_size(teacher: Teacher, size: str, rounds: int = 2, **more) -> Codebook:
+    """A codebook whose file has this size, the tokenizer apart."""
+    return distill_to_size(teacher, parse_size(size), DistillationSettings(rounds=rounds), **more)
 
 
 @pytest.mark.parametrize(
@@ -64,25 +69,25 @@ def test_what_is_not_a_size_is_refused(text):
 
 @pytest.mark.parametrize("size", [60_000, 90_000, 150_000])
 def test_the_file_comes_out_just_under_the_budget(large, size, tmp_path):
-    codebook = distill(large, DistillationSettings(size=str(size), rounds=2))
+    codebook = to_size(large, str(size))
     codebook.save(tmp_path / "codebook")
     found = os.path.getsize(tmp_path / "codebook" / "codebook.safetensors")
     assert 0.98 * size <= found <= size
 
 
 def test_more_bytes_bring_more_and_frequent_tokens_get_most(large):
-    small, wide = (distill(large, DistillationSettings(size=size, rounds=2)) for size in ("50kB", "100kB"))
+    small, wide = (to_size(large, size) for size in ("50kB", "100kB"))
     assert wide.about["cosine"] > small.about["cosine"] + 0.05
     counts = small.counts.float()
     assert counts[100:400].mean() > counts[-300:].mean() + 0.2  # Zipf's law, by rank
     frequencies = torch.ones(3000)
     frequencies[2000:2100] = 10_000
-    asked = distill(large, DistillationSettings(size="50kB", rounds=2), frequencies)
+    asked = to_size(large, "50kB", frequencies=frequencies)
     assert asked.counts[2000:2100].float().mean() > small.counts[2000:2100].float().mean() + 1
 
 
 def test_special_tokens_are_kept_whole_and_rows_keep_their_length(large):
-    codebook = distill(large, DistillationSettings(size="60kB", rounds=2))
+    codebook = to_size(large, "60kB")
     rows = codebook.rows(0, 50)
     for special in (0, 1):
         assert torch.allclose(rows[special], large.table[special], atol=0.02 * float(large.table[special].abs().max()))
@@ -93,7 +98,7 @@ def test_special_tokens_are_kept_whole_and_rows_keep_their_length(large):
 
 def test_a_budget_too_small_says_how_much_is_needed(large):
     with pytest.raises(InputError, match="at least about"):
-        distill(large, DistillationSettings(size="4kB"))
+        to_size(large, "4kB")
 
 
 def test_many_special_tokens_do_not_burst_the_budget(large):
@@ -101,14 +106,14 @@ def test_many_special_tokens_do_not_burst_the_budget(large):
     tokenizer.add_special_tokens([AddedToken(f"w{i}", special=True) for i in range(100)])
     special = Teacher("special", large.table, tokenizer)
     with pytest.raises(InputError, match=r"at least about|too small"):
-        distill(special, DistillationSettings(size="12kB", rounds=1))
-    codebook = distill(special, DistillationSettings(size="40kB", rounds=1))
+        to_size(special, "12kB", 1)
+    codebook = to_size(special, "40kB", 1)
     assert codebook.about["whole_8"] == 100
     assert codebook.nbytes <= 40_000
 
 
 def test_what_is_saved_is_what_was_measured(large, tmp_path):
-    codebook = distill(large, DistillationSettings(size="60kB", rounds=2))
+    codebook = to_size(large, "60kB")
     codebook.save(tmp_path / "one")
     again = Codebook.load(tmp_path / "one")
     assert again.packing == codebook.packing
@@ -121,7 +126,7 @@ def test_what_is_saved_is_what_was_measured(large, tmp_path):
 
 @pytest.mark.parametrize("damage", ["short", "changed", "shape"])
 def test_a_damaged_codebook_is_refused(large, tmp_path, damage):
-    distill(large, DistillationSettings(size="60kB", rounds=1)).save(tmp_path / "codebook")
+    to_size(large, "60kB", 1).save(tmp_path / "codebook")
     path = tmp_path / "codebook" / "codebook.safetensors"
     if damage == "short":
         path.write_bytes(path.read_bytes()[:-100])
@@ -258,7 +263,7 @@ def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_b
 
 def test_weights_are_fitted_last_to_the_anchors_as_they_are_stored(large):
     """Least squares: a row is as long as the part of it that is explained, up to the grid scales are stored on."""
-    codebook = distill(large, DistillationSettings(size="100kB", rounds=2))
+    codebook = to_size(large, "100kB")
     rows, own = codebook.rows(), codebook.counts > 1
     ratio = rows.norm(dim=1) / large.table.norm(dim=1)
     cosine = torch.nn.functional.cosine_similarity(rows, large.table)
@@ -268,8 +273,7 @@ def test_weights_are_fitted_last_to_the_anchors_as_they_are_stored(large):
 
 def test_progress_is_told_stage_by_stage(large):
     said: list[tuple[str, int, int]] = []
-    settings = DistillationSettings(size="60kB", rounds=2)
-    distill(large, settings, report=lambda what, done, total, _: said.append((what, done, total)))
+    to_size(large, "60kB", report=lambda what, done, total, _: said.append((what, done, total)))
     assert list(dict.fromkeys(what for what, _, _ in said)) == ["k-means", "pursuit", "pairs", "fit"]
     for stage in ("pairs", "fit"):
         steps = [(done, total) for what, done, total in said if what == stage]

@@ -311,6 +311,25 @@ def test_two_tokens_with_one_id_are_refused():
         pruned(teacher_of(tokenizer), ["goal"])
 
 
+@every_kind
+def test_rare_tokens_are_dropped_and_split_into_others(kind):
+    corpus = [*TRAINING, "rallied shareholders"]
+    all_of_them, frequent = pruned(whole(kind), corpus), pruned(whole(kind), corpus, min_count=6)
+    kept, names = frequent.tokenizer.get_vocab(), all_of_them.tokenizer.get_vocab()
+    assert len(kept) < len(names)
+    counts = dict.fromkeys(names, 0)
+    for text in corpus:
+        for token in all_of_them.tokenizer.encode(text).tokens:
+            counts[token] += 1
+    assert {token for token, count in counts.items() if count >= 6} <= kept.keys()
+    for token, number in kept.items():
+        assert torch.equal(frequent.table[number], all_of_them.table[names[token]])
+    if kind != "word_level":
+        for text in corpus:
+            expected = all_of_them.tokenizer.encode(text).tokens.count("[UNK]")
+            assert frequent.tokenizer.encode(text).tokens.count("[UNK]") == expected
+
+
 def test_a_word_level_teacher_forgets_words():
     assert fewer("word_level").tokenizer.encode("the rocket").tokens == ["the", "[UNK]"]
 
