@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ade.classifier import predict_logits
 from ade.data.batches import Encoded
@@ -26,6 +28,7 @@ from ade.training.lexicon_fit import (
     Ragged,
     Validation,
     count_entries,
+    entries_within,
     fit_lexicon,
     minimise,
 )
@@ -197,6 +200,36 @@ def test_pruning_keeps_few_entries_and_the_loss(problem, teacher, monkeypatch):
     topics = [topic for topic in WORDS if problem != REGRESSION or topic != "money"]
     deciding = {teacher.tokenizer.get_vocab()[word] for topic in topics for word in WORDS[topic]}
     assert deciding <= set(pruned.lexicon().keys.tolist())
+
+
+@pytest.mark.parametrize("problem", [SINGLE, MULTI, REGRESSION])
+def test_a_size_limit_is_kept_and_what_fits_still_helps(problem, teacher):
+    whole, _ = fit(teacher.tokenizer, problem)
+    assert whole is not None
+    limit = 2 * whole.nbytes // 3
+    small, _ = fit(teacher.tokenizer, problem, max_bytes=limit)
+    assert small is not None
+    assert 0.6 * limit < small.nbytes <= limit
+    assert small.shape.entries < whole.shape.entries
+    assert small.loss < 0.9 * small.loss_without
+    same, _ = fit(teacher.tokenizer, problem, max_bytes=10 * whole.nbytes)
+    assert same is not None
+    assert same.nbytes == whole.nbytes
+    none, _ = fit(teacher.tokenizer, problem, max_bytes=20)
+    assert none is None
+
+
+@given(
+    entries=st.integers(1, 3000), labels=st.integers(1, 90), vocabulary=st.integers(60, 70_000), share=st.floats(0, 1.2)
+)
+def test_as_many_entries_are_kept_as_fit(entries, labels, vocabulary, share):
+    most = lexicon_fit._most_bytes(entries, vocabulary, labels)
+    limit = int(share * most)
+    kept = entries_within(limit, entries, vocabulary, labels)
+    assert kept == entries if limit >= most else 0 <= kept < entries
+    if kept:
+        assert lexicon_fit._most_bytes(kept, vocabulary, labels) <= limit
+    assert entries_within(None, entries, vocabulary, labels) == entries
 
 
 def test_class_weights_are_respected(teacher):
