@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ade.errors import InputError
 from ade.lexicon import Lexicon, LexiconShape, key_range, pack_keys, unpack, unpack_keys
 from ade.lexicon_layer import LexiconLayer
-from ade.training.lexicon_fit import Ragged, pack_lexicon
+from ade.packing.lexicon_packing import pack_lexicon
+from ade.training.lexicon_fit import Ragged
 
 VOCABULARY = 13
 ONE = ("vocabulary", "dim", "anchors", "pairs", "most")

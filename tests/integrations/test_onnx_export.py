@@ -33,8 +33,8 @@ from ade.integrations.onnx_nodes import Graph
 from ade.lexicon import Lexicon, LexiconShape, key_range, unpack
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
+from ade.packing.lexicon_packing import pack_lexicon
 from ade.settings import STRONG, Architecture
-from ade.training.lexicon_fit import pack_lexicon
 from ade.training.loop import train
 from tests.conftest import ragged_codebook
 from tests.packing.test_budget import packed_codebook

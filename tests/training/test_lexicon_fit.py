@@ -7,8 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ade.classifier import predict_logits
 from ade.data.batches import Encoded
@@ -28,7 +26,6 @@ from ade.training.lexicon_fit import (
     Ragged,
     Validation,
     count_entries,
-    entries_within,
     fit_lexicon,
     minimise,
 )
@@ -217,19 +214,6 @@ def test_a_size_limit_is_kept_and_what_fits_still_helps(problem, teacher):
     assert same.nbytes == whole.nbytes
     none, _ = fit(teacher.tokenizer, problem, max_bytes=20)
     assert none is None
-
-
-@given(
-    entries=st.integers(1, 3000), labels=st.integers(1, 90), vocabulary=st.integers(60, 70_000), share=st.floats(0, 1.2)
-)
-def test_as_many_entries_are_kept_as_fit(entries, labels, vocabulary, share):
-    most = lexicon_fit._most_bytes(entries, vocabulary, labels)
-    limit = int(share * most)
-    kept = entries_within(limit, entries, vocabulary, labels)
-    assert kept == entries if limit >= most else 0 <= kept < entries
-    if kept:
-        assert lexicon_fit._most_bytes(kept, vocabulary, labels) <= limit
-    assert entries_within(None, entries, vocabulary, labels) == entries
 
 
 def test_class_weights_are_respected(teacher):
