@@ -342,7 +342,7 @@ def test_vectors_are_the_mean_of_composed_tokens(cells, codebook, monkeypatch):
 
 
 def test_vectors_of_a_packed_codebook(teacher):
-    packed = distill(teacher, DistillationSettings(size="2800"))
+    packed = distill(teacher, DistillationSettings(size="4800"))
     assert packed.packing is not None
     found = AdeEncoder(packed).fit_transform(HELD[:20])
     np.testing.assert_allclose(found, [slow_mean(packed, text) for text in HELD[:20]], rtol=1e-4, atol=1e-6)

@@ -165,7 +165,7 @@ def test_saving_leaves_training_on(codebook, tmp_path):
 
 
 def test_a_packed_codebook_stays_packed(teacher, tmp_path):
-    packed = distill(teacher, DistillationSettings(size="2800"))
+    packed = distill(teacher, DistillationSettings(size="4800"))
     model = static(packed)
     model.save(str(tmp_path / "model"))
     stored = load_file(tmp_path / "model" / "model.safetensors")
