@@ -13,7 +13,7 @@ from ade.errors import InputError
 from ade.lexicon import Lexicon, LexiconShape, key_range, pack_keys, unpack, unpack_keys
 from ade.lexicon_layer import LexiconLayer
 from ade.packing.lexicon_packing import pack_lexicon
-from ade.training.lexicon_fit import Ragged
+from ade.training.lexicon_loss import Ragged
 
 VOCABULARY = 13
 ONE = ("vocabulary", "dim", "anchors", "pairs", "most")

@@ -23,7 +23,8 @@ from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings, parse_size
-from ade.training.lexicon_fit import Fitted, Ragged, Validation, fit_lexicon
+from ade.training.lexicon_fit import Fitted, fit_lexicon
+from ade.training.lexicon_loss import Ragged, Validation
 from ade.training.schedule import class_weights
 
 

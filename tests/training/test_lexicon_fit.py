@@ -19,16 +19,12 @@ from ade.settings import STRONG, Architecture
 from ade.training import lexicon_fit
 from ade.training.lexicon_fit import (
     MIN_TEXTS,
-    TOLERANCE,
-    Blend,
     Fitted,
-    Objective,
-    Ragged,
-    Validation,
     count_entries,
     fit_lexicon,
     minimise,
 )
+from ade.training.lexicon_loss import TOLERANCE, Blend, Objective, Ragged, Validation
 from ade.training.loop import train
 from tests.conftest import WORDS, topic_texts
 
