@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, Answer, probabilities_of
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, Answer, Prediction, probabilities_of
 from ade.data.words import group_pieces
 from ade.errors import InputError
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ade.lexicon import Lexicon
 
 STRONGEST = 8  # n-grams listed where not all are
+DECIMALS = 7  # of numbers in JSON
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +124,14 @@ class Explanation:
         values = probabilities_of(self.scores[None], self.problem)[0].tolist()
         return dict(zip(self.names, values, strict=True))
 
+    @property
+    def prediction(self) -> Prediction:
+        """Label and probability, as `Predictor.predictions` returns them."""
+        label, probabilities = self.label, self.probabilities
+        if isinstance(label, list):
+            return Prediction(label, [probabilities[name] for name in label])
+        return Prediction(label, probabilities.get(str(label)))
+
     def contributions(self, label: str | None = None) -> Contributions:
         """Return what every part of the text adds to the score of a label, by default of the most probable one."""
         i = self._index(label)
@@ -149,18 +158,18 @@ class Explanation:
             "label": self.label,
             "labels": list(self.names),
             "probabilities": self.probabilities,
-            "scores": self.scores.tolist(),
-            "bias": self.bias.tolist(),
-            "lexicon_bias": self.lexicon_bias.tolist(),
+            "scores": _rounded(self.scores),
+            "bias": _rounded(self.bias),
+            "lexicon_bias": _rounded(self.lexicon_bias),
             "words": [
                 {
                     "text": word.text,
                     "start": word.start,
                     "end": word.end,
                     "tokens": list(word.tokens),
-                    "pooling_weight": word.pooling_weight,
-                    "pooled": word.pooled.tolist(),
-                    "lexicon": word.lexicon.tolist(),
+                    "pooling_weight": round(word.pooling_weight, DECIMALS),
+                    "pooled": _rounded(word.pooled),
+                    "lexicon": _rounded(word.lexicon),
                 }
                 for word in self.words
             ],
@@ -168,7 +177,7 @@ class Explanation:
                 {
                     "text": ngram.text,
                     "spans": [list(span) for span in ngram.spans],
-                    "contributions": ngram.contributions.tolist(),
+                    "contributions": _rounded(ngram.contributions),
                 }
                 for ngram in self.ngrams
             ],
@@ -180,6 +189,10 @@ class Explanation:
         if label not in self.names:
             raise InputError(f"no label '{label}'; the labels are {', '.join(self.names)[:200]}")
         return self.names.index(label)
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return values.round(DECIMALS).tolist()
 
 
 def explain_text(
@@ -240,8 +253,9 @@ def _ngrams(text: str, tokens: Tokens, lexicon: "Lexicon | None", labels: int) -
 
 
 def _name(text: str, tokens: Tokens, at: int, length: int) -> str:
-    """Return an n-gram as it stands in the text; by its tokens' spellings where one of them does not."""
+    """Return an n-gram as it stands in the text; where one of its tokens does not, as a special one, by spellings."""
     spans = tokens.spans[at : at + length]
-    if any(start == end for start, end in spans):
-        return " ".join(tokens.spellings[at : at + length])
-    return text[spans[0][0] : spans[-1][1]].strip() or " ".join(tokens.spellings[at : at + length])
+    if all(start < end for start, end in spans) and (name := text[spans[0][0] : spans[-1][1]].strip()):
+        return name
+    spellings = tokens.spellings[at : at + length]
+    return " ".join(text[start:end].strip() or own for own, (start, end) in zip(spellings, spans, strict=True))
