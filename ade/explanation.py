@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, Answer, Prediction, probabilities_of
-from ade.data.words import group_pieces
+from ade.data.words import group_pieces, is_inside_word
 from ade.errors import InputError
 
 if TYPE_CHECKING:
@@ -253,9 +253,15 @@ def _ngrams(text: str, tokens: Tokens, lexicon: "Lexicon | None", labels: int) -
 
 
 def _name(text: str, tokens: Tokens, at: int, length: int) -> str:
-    """Return an n-gram as it stands in the text; where one of its tokens does not, as a special one, by spellings."""
+    """Return an n-gram as it stands in the text, with … where it is a part of a word.
+
+    Where one of its tokens does not stand there, as a special one, by the tokens' spellings.
+    """
     spans = tokens.spans[at : at + length]
     if all(start < end for start, end in spans) and (name := text[spans[0][0] : spans[-1][1]].strip()):
-        return name
+        start = spans[0][1] - len(text[slice(*spans[0])].lstrip())
+        before = "…" if start > 0 and is_inside_word(text, start) else ""
+        after = "…" if 0 < spans[-1][1] < len(text) and is_inside_word(text, spans[-1][1]) else ""
+        return f"{before}{name}{after}"
     spellings = tokens.spellings[at : at + length]
     return " ".join(text[start:end].strip() or own for own, (start, end) in zip(spellings, spans, strict=True))

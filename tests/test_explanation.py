@@ -13,6 +13,7 @@ from ade.classifier import Classifier, predict_logits
 from ade.data.batches import Encoded
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
+from ade.explanation import TokenContributions, Tokens, explain_text
 from ade.lexicon import Lexicon
 from ade.runtime.runtime import Runtime
 from ade.training.lexicon_fit import pack_lexicon
@@ -191,3 +192,18 @@ def test_texts_in_a_list_and_what_is_refused():
         one.contributions("sport")
     with pytest.raises(InputError, match="text 7 "):
         classifier.explain([None], first=7)
+
+
+def test_words_of_several_pieces_and_ngrams_that_are_parts_of_words():
+    tokens = Tokens(np.arange(5), ["[CLS]", "▁wad", "ing", "▁", "bird"], [(0, 0), (0, 3), (3, 6), (6, 7), (7, 11)])
+    draw = np.random.default_rng(0)
+    window = TokenContributions(np.full(5, 0.2), draw.standard_normal((5, 2)), np.zeros(2))
+    keys = np.array([1, 2, 5 * (0 + 1) + 1, 5 * (2 + 1) + 3, 5 * (3 + 1) + 4])
+    lexicon = Lexicon(5, keys, np.ones(5, np.float32), np.ones((5, 2), np.float32), np.zeros(2, np.float32))
+    found = explain_text("wading bird", tokens, [window], lexicon, ("a", "b"), SINGLE)
+    assert [(word.text, word.start, word.end, word.tokens) for word in found.words] == [
+        ("[CLS]", 0, 0, (0,)), ("wading", 0, 6, (1, 2)), ("bird", 7, 11, (3, 4)),
+    ]  # fmt: skip
+    assert found.words[1].pooled == pytest.approx(window.contributions[1:3].sum(0))
+    assert found.words[1].pooling_weight == pytest.approx(0.4)
+    assert [ngram.text for ngram in found.ngrams] == ["[CLS] wad", "wad…", "…ing", "…ing", "bird"]

@@ -76,8 +76,9 @@ def _write_page(
     if file.exists() and not overwrite:
         raise InputError(f"{file}: already exists; choose another name or pass --overwrite")
     inspector = Inspector(Classifier.load(source, "cpu"), nearest)
-    if not texts:  # the example that this model tells apart best
-        example = inspector.about()["examples"][0]
+    if not texts:  # the example of the word that was named, or the one that this model tells apart best
+        examples = inspector.about()["examples"]
+        example = next((each for each in examples if each["word"] in words), examples[0])
         texts, words = example["texts"], words or [example["word"]]
     readings = [inspector.read(each) for each in texts]
     with new_file(file) as draft:

@@ -34,8 +34,10 @@ def moved(classifier: Classifier, word: str, texts: tuple[str, str]) -> float:
     words, sentences, alone = [], [], torch.zeros(table.shape[1])
     for text in texts:
         reading = read(classifier, text)
-        own = tokens_of_word(reading, word)
+        own = [] if reading.truncated else tokens_of_word(reading, word)
         others = [i for i in range(len(reading.ids)) if i not in own]
+        if not own or not others:  # a short window, or a tokenizer that drops the word
+            return 0.0
         words.append(reading.contextual[own].mean(0) @ table)  # (d,)
         sentences.append(F.normalize(reading.static[others] @ table, dim=1).mean(0))  # (d,)
         alone = reading.static[own].mean(0) @ table
