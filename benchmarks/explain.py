@@ -42,7 +42,8 @@ def losses(
     Over the first `count` texts of several words.
     """
     shortened: dict[str, list[str]] = {way: [] for way in WAYS}
-    labels, before = [], []
+    labels: list[int] = []
+    before: list[float] = []
     for text in texts:
         if len(labels) == count:
             break
