@@ -28,7 +28,7 @@ def shoot(browser: Browser, address: str, name: str, theme: str, width: int, par
     )
     tab = context.new_page()
     tab.goto(address)
-    tab.get_by_role("button", name="spring", exact=True).click()
+    tab.locator("[data-example='spring']").click()
     tab.locator("#wordtitle", has_text="spring").wait_for()
     tab.locator("#preparing").wait_for(state="hidden")
     if theme == "dark":
