@@ -262,6 +262,16 @@ def test_the_first_result_needs_no_inspector(browser, folder, inspector):
             go.set()
 
 
+def test_a_service_without_an_inspector_still_explains(browser, folder):
+    with contextlib.ExitStack() as opened:
+        address = opened.enter_context(running(Runtime.load(folder), ServiceSettings()))
+        tab = opened.enter_context(visiting(browser, f"{address}/#a=the+bank", errors=("409",)))
+        expect(tab.locator(".token")).to_have_count(2)
+        expect(tab.locator("#error")).to_have_text("this service only predicts")
+        expect(tab.locator("#preparing")).to_be_hidden()
+        expect(tab.locator("#loading")).to_be_hidden()
+
+
 def test_until_then_the_page_says_that_it_is_loading(browser, address):
     with visiting(browser, f"{address}/docs") as tab:
         held, holding = [], True
