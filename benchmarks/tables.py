@@ -191,9 +191,9 @@ def context() -> Grid:
 
 
 def explain() -> Grid:
-    """Deleting words: does the contribution of a word say what it does? The demo's settings, half its epochs."""
+    """Deleting words: does the contribution of a word say what it does? The demo's model."""
     run = ade_run("explain", "wordnet", teacher="wordllama", attend="gated", lexicon=True)
-    run = changed(run, {"epochs": 2.0, "learning_rate": 1.2e-3, "dropout": 0.1}, texts=1000)
+    run = changed(run, {"epochs": 2.5, "learning_rate": 1.5e-3, "dropout": 0.1}, texts=1000)
     return one(Run("explain", "explain", run.settings))
 
 
