@@ -219,9 +219,9 @@ READINGS: dict[str, list[Claim]] = {
     "explain": [
         says(
             "Contributions find the words that decide: deleting the word that contributes most to the predicted label "
-            "costs more than one and a half times the probability that deleting the word with the largest pooling "
+            "costs more than twice the probability that deleting the word with the largest pooling "
             "weight costs.",
-            every("explain", lambda r: r["figures"]["contribution"] > 1.5 * r["figures"]["pooling weight"]),
+            every("explain", lambda r: r["figures"]["contribution"] > 2 * r["figures"]["pooling weight"]),
             every("explain", lambda r: r["figures"]["texts"] >= 1000),
             every("explain", lambda r: r["figures"]["pooling weight"] > r["figures"]["at random"]),
         ),
