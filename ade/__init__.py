@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ade.embedding import AnchorEmbedding
     from ade.errors import InputError
     from ade.evaluation import Evaluation, evaluate, evaluate_tagger
+    from ade.explanation import Explanation
     from ade.inspector.reading import Inspector
     from ade.inspector.words import inspect_words
     from ade.integrations.onnx_export import export
@@ -66,6 +67,7 @@ _MODULES = {  # module -> its public names
     "embedding": ("AnchorEmbedding",),
     "configuration": ("AdeConfig",),
     "model": ("AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
+    "explanation": ("Explanation",),
     "classifier": ("Classifier", "Tagger"),
     "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
     "training.loop": ("train",),
@@ -86,9 +88,9 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
-    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "Evaluation", "evaluate", "PAPER",
-    "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back", "taught", "train", "TaggedDataset",
-    "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector", "export",
+    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "Explanation", "Evaluation",
+    "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back", "taught",
+    "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector", "export",
 ]  # fmt: skip
 
 

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from ade.data.batches import Encoded, sorted_batches
 from ade.data.conll import OUTSIDE, encode_sentences
-from ade.data.problems import TAGGER, Tagged, names_of, problem_of
+from ade.data.problems import TAGGER, Tagged, names_of, problem_of, scale_of
 from ade.data.tokenize import CHUNK, truncating
 from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import resolve_device
 from ade.embedding import PackedEmbedding, TensorCache
 from ade.errors import InputError, first_line
+from ade.explanation import TokenContributions
 from ade.files import MARKER, kind_of, model_folder, new_folder, reading_model
+from ade.lexicon import Lexicon
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.model_card import write_card
 from ade.packing.format import check_finite
@@ -43,6 +46,26 @@ def predict_logits(model: AdeForSequenceClassification, texts: Encoded) -> np.nd
         ids, mask = texts.padded(rows)
         logits[torch.from_numpy(rows).to(model.device)] = model(ids, mask).logits.float()
     return logits.cpu().numpy()
+
+
+@torch.inference_mode()
+def pooled_contributions(model: AdeForSequenceClassification, ids: Tensor) -> TokenContributions:
+    """Return pooling weight times class scores of each token of one text, ids (1, L), by the model's own layers."""
+    model.eval()
+    ids = ids.to(model.device)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    states, real = model.ade.states(ids, mask)  # (1, T, d), (1, T)
+    weights = model.pooling_weights(states, real)[0].float()  # (T,)
+    bias = model.classifier(torch.zeros_like(states[0, 0])).float()  # (C,)
+    mean, deviation = scale_of(model.config.problem_type, model.config.scale)
+    contributions = weights.unsqueeze(1) * (model.classifier(states)[0].float() - bias) * deviation  # (T, C)
+
+    if model.config.attend == "anchors":  # a token has several elements
+        token = model.ade.embedding.expand(ids, mask).word[0]  # (T,)
+        weights = weights.new_zeros(ids.shape[1]).index_add(0, token, weights)
+        contributions = contributions.new_zeros(ids.shape[1], len(bias)).index_add(0, token, contributions)
+    arrays = (weights, contributions, bias * deviation + mean)
+    return TokenContributions(*(array.cpu().numpy() for array in arrays))
 
 
 class Stored(Generic[Kind]):
@@ -98,6 +121,7 @@ class Classifier(Stored[AdeForSequenceClassification], Predictor):
     def __init__(self, model: AdeForSequenceClassification, tokenizer: Tokenizer) -> None:
         super().__init__(model, tokenizer)
         self._fast: TensorCache[Scores | None] = TensorCache()
+        self._lexicon: TensorCache[Lexicon] = TensorCache()
 
     @property
     def problem(self) -> str:
@@ -117,6 +141,15 @@ class Classifier(Stored[AdeForSequenceClassification], Predictor):
         if fast is None:
             return predict_logits(self.model, Encoded(torch.from_numpy(ids), offsets))
         return fast(ids, offsets)
+
+    def token_contributions(self, ids: np.ndarray) -> TokenContributions:
+        """Return what each of at most `max_tokens` tokens adds to the class scores, without the lexicon."""
+        return pooled_contributions(self.model, torch.from_numpy(ids).long().unsqueeze(0))
+
+    def ngram_scores(self) -> Lexicon | None:
+        """Return the lexicon; None where the model has none."""
+        layer = self.model.lexicon
+        return None if layer is None else self._lexicon.get(layer.buffers(), layer.unpacked)
 
 
 class Tagger(Stored[AdeForTokenClassification]):

@@ -114,6 +114,21 @@ class Lexicon:
             scores[text[first]] += sums / norm[text[first], None]
         return scores
 
+    def contributions(self, ids: np.ndarray) -> list[tuple[int, list[int], np.ndarray]]:
+        """Return length, positions and contribution (C,) of each entry of a text, which `logits` adds to its bias."""
+        keys, _ = keys_of(ids, np.array([0, len(ids)]), self.vocabulary)
+        entry = np.minimum(np.searchsorted(self.keys, keys), max(0, len(self) - 1))
+        known = np.flatnonzero(self.keys[entry] == keys) if len(self) else np.empty(0, np.int64)
+
+        places: dict[int, list[int]] = {}  # of the tokens first, then of the bigrams: as `keys_of` returns them
+        for i in known.tolist():
+            places.setdefault(int(entry[i]), []).append(i % len(ids))
+        norm = np.sqrt((self.idf[list(places)].astype(np.float64) ** 2).sum())
+        return [
+            (1 if self.keys[one] < self.vocabulary else 2, at, self.scores[one].astype(np.float64) / norm)
+            for one, at in places.items()
+        ]
+
 
 def pack_keys(keys: np.ndarray, shape: LexiconShape) -> dict[str, np.ndarray]:
     """Store ascending keys in Elias-Fano form: low bits as they are, high bits as gaps in unary."""

@@ -9,11 +9,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, Prediction
-from ade.data.tokenize import CHUNK, WINDOWS, tokenize
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, Prediction, probabilities_of
+from ade.data.tokenize import CHUNK, WINDOWS, encode_chunks, tokenize
 from ade.errors import InputError
+from ade.explanation import Explanation, TokenContributions, Tokens, explain_text
+from ade.lexicon import Lexicon
 
 
 class Predictor(ABC):
@@ -30,6 +32,14 @@ class Predictor(ABC):
     @abstractmethod
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Return the class scores (n, C) of n texts; the tokens of text i are `ids[offsets[i]:offsets[i + 1]]`."""
+
+    @abstractmethod
+    def token_contributions(self, ids: np.ndarray) -> TokenContributions:
+        """Return what each of at most `max_tokens` tokens adds to the class scores, without the lexicon."""
+
+    @abstractmethod
+    def ngram_scores(self) -> Lexicon | None:
+        """Return the lexicon; None where the model has none."""
 
     @property
     def longest(self) -> int:
@@ -86,13 +96,30 @@ class Predictor(ABC):
             for labels, row in zip(predicted, probabilities, strict=True)
         ]
 
+    def explain(self, texts: str | Sequence[str], first: int = 0) -> Any:
+        """Take the prediction of one text, or of each of a list, apart: an `Explanation`, or a list of them.
+
+        Error messages number the texts from `first`.
+        """
+        if isinstance(texts, str):
+            return self.explain([texts], first)[0]
+        chunks = encode_chunks(self.tokenizer, texts, self.longest, first=first, offsets=True)
+        encodings = (encoding for chunk in chunks for encoding in chunk)
+        return [self._explain(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def _explain(self, text: str, encoding: Encoding) -> Explanation:
+        ids, spellings, spans = encoding.ids or [0], encoding.tokens or [""], encoding.offsets or [(0, 0)]
+        tokens = Tokens(np.array(ids, np.int32), spellings, spans)
+        windows = [
+            self.token_contributions(tokens.ids[start : start + self.max_tokens])
+            for start in range(0, len(ids), self.max_tokens)
+        ]
+        return explain_text(text, tokens, windows, self.ngram_scores(), self.names, self.problem)
+
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         if self.problem == REGRESSION:
             raise InputError("a model that predicts a number has no probabilities; use predict")
-        if self.problem == MULTI:
-            return (1 / (1 + np.exp(-np.clip(scores, -80, 80)))).astype(np.float32)
-        scores = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
-        return scores / scores.sum(1, keepdims=True)
+        return probabilities_of(scores, self.problem)
 
     def predict_scores(self, texts: Sequence[str], first: int = 0) -> np.ndarray:
         """Return the scores (logits) of each text, or the predicted numbers of a regression: (n, C)."""

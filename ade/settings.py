@@ -183,8 +183,8 @@ class ServiceSettings:
         default=2.0, metadata={"help": "maximum wait in ms for further requests, if the last batch had several"}
     )
     queue: int = field(default=4096, metadata={"help": "maximum texts waiting; further requests get status 503"})
-    inspect_texts: int = field(default=2, metadata={"help": "maximum texts per inspection request"})
-    inspect_chars: int = field(default=2_000, metadata={"help": "maximum characters per inspected text"})
+    inspect_texts: int = field(default=2, metadata={"help": "maximum texts per explanation or inspection"})
+    inspect_chars: int = field(default=2_000, metadata={"help": "maximum characters per explained or inspected text"})
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_texts", "max_chars", "batch", "inspect_texts", "inspect_chars"):

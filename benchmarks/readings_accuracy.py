@@ -216,6 +216,17 @@ READINGS: dict[str, list[Claim]] = {
         ),
         says("No sense was ever labelled: all of it comes from classifying glosses."),
     ],
+    "explain": [
+        says(
+            "Contributions find the words that decide: deleting the word that contributes most to the predicted label "
+            "costs more than twice the probability that deleting the word with the largest pooling "
+            "weight costs.",
+            every("explain", lambda r: r["figures"]["contribution"] > 2 * r["figures"]["pooling weight"]),
+            every("explain", lambda r: r["figures"]["texts"] >= 1000),
+            every("explain", lambda r: r["figures"]["pooling weight"] > r["figures"]["at random"]),
+        ),
+        says("The contribution of a word includes its part of the n-grams; the text is classified anew without it."),
+    ],
     "sat": [
         says(
             "With SAT the paper's recipe climbs with K up to 500 and flattens, as in the paper.",

@@ -16,6 +16,7 @@ from benchmarks import records
 from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
 from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
+from benchmarks.explain import run_explain
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
@@ -29,6 +30,7 @@ KINDS = {
     "ade": run_ade,
     "peer": run_peer,
     "context": run_context,
+    "explain": run_explain,
     "compression": run_compression,
     "size": run_size,
     "latency": run_latency,
@@ -47,6 +49,7 @@ GUESS = {  # seconds, before there is a record
     "ade": {"cuda": 40.0, "cpu": 900.0},
     "peer": {"cuda": 60.0, "cpu": 120.0},
     "context": {"cuda": 120.0, "cpu": 900.0},
+    "explain": {"cuda": 60.0, "cpu": 600.0},
     "compression": {"cpu": 60.0},
     "size": {"cpu": 90.0},
     "throughput": {"cpu": 120.0},
@@ -85,7 +88,7 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in SHALLOW
-    return run.kind in ("ade", "context", *TIMES)
+    return run.kind in ("ade", "context", "explain", *TIMES)
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:
@@ -107,7 +110,7 @@ def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, repo
             finish(done, run, _make(run, places, report))
         return failed
     for run in todo:  # codebooks first, so that no two runs at once make the same
-        if run.kind in ("ade", "context"):
+        if run.kind in ("ade", "context", "explain"):
             codebook_for(
                 places, run.settings["teacher"], run.settings["distillation"], report, run.settings.get("corpus")
             )

@@ -112,6 +112,18 @@ def context(book: Book) -> str:
     return markdown(["gated, trained on glosses", "SCWS, Spearman x 100", "WiC dev, accuracy"], rows)
 
 
+def explain(book: Book) -> str:
+    """Deleted words."""
+    found = book.table("explain")
+    ways = {"contribution": "the largest contribution", "pooling weight": "the largest pooling weight"}
+    rows = [
+        [f"the word with {ways[way]}" if way in ways else "any word", mean([r["figures"][way] for r in found], 3)]
+        for way in ("contribution", "pooling weight", "at random")
+    ]
+    count = f"{found[0]['figures']['texts']:,}" if found else "0"
+    return markdown([f"deleted from each of {count} glosses", "mean loss of the label's probability"], rows)
+
+
 def sat(book: Book) -> str:
     """With and without SAT over K."""
     theirs = [

@@ -190,6 +190,13 @@ def context() -> Grid:
     return one(*(Run("context", "context", run.settings) for run in runs))
 
 
+def explain() -> Grid:
+    """Deleting words: does the contribution of a word say what it does? The demo's model."""
+    run = ade_run("explain", "wordnet", teacher="wordllama", attend="gated", lexicon=True)
+    run = changed(run, {"epochs": 2.5, "learning_rate": 1.5e-3, "dropout": 0.1}, texts=1000)
+    return one(Run("explain", "explain", run.settings))
+
+
 def sat() -> Grid:
     """With and without SAT over the number of anchors, AG News, both presets."""
     return {
@@ -333,7 +340,7 @@ def one(*runs: Run) -> Grid:
 TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
-        demo, classification, accuracy, few, ablation, context, sat, anchors, attend, gpe,
+        demo, classification, accuracy, few, ablation, context, explain, sat, anchors, attend, gpe,
         compression, size, packed, parameters, latency, costs, throughput, service, growth, lookup,
     )
 }  # fmt: skip

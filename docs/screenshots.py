@@ -28,8 +28,9 @@ def shoot(browser: Browser, address: str, name: str, theme: str, width: int, par
     )
     tab = context.new_page()
     tab.goto(address)
-    tab.get_by_role("button", name="spring", exact=True).click()
+    tab.locator("[data-example='spring']").click()
     tab.locator("#wordtitle", has_text="spring").wait_for()
+    tab.locator("#preparing").wait_for(state="hidden")
     if theme == "dark":
         tab.locator(".anchor").nth(1).click()
     tab.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
@@ -57,7 +58,7 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
             shoot(browser, address, "light", "light", 1160, ("header", "#word"))
             shoot(browser, address, "dark", "dark", 1160, ("#word", "#attention"))
-            shoot(browser, address, "phone", "light", 390, ("header", "#answers > :first-child"))
+            shoot(browser, address, "phone", "light", 390, ("header", "#predictions > :first-child"))
             browser.close()
         finally:
             service.terminate()

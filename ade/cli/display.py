@@ -16,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from ade.data.problems import Prediction, Tagged
 from ade.progress import Report
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ade.cli.demo import Demo
     from ade.codebook import Codebook
     from ade.evaluation import AnyEvaluation, Evaluation, TagEvaluation
+    from ade.explanation import Contributions, Explanation
     from ade.inspector.words import TokenAnchors
     from ade.integrations.onnx_export import ExportedFile
 
@@ -187,6 +189,50 @@ def format_prediction(prediction: Prediction | Tagged) -> str:
         probabilities = prediction.probability if isinstance(prediction.probability, list) else []
         return f"{'|'.join(map(one_line, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
     return f"{one_line(str(prediction.label))}\t{prediction.probability:.4f}\n"
+
+
+def print_explanation(to: Console, explanation: "Explanation") -> None:
+    """Print a prediction, then what every word and the strongest n-grams add to the score of its most probable label.
+
+    On a terminal the words of the text are coloured by that; elsewhere they are a table.
+    """
+    found, prediction = explanation.contributions(), explanation.prediction
+    name = "the number" if prediction.probability is None else one_line(found.label)
+    to.print(Text(format_prediction(prediction).rstrip("\n").replace("\t", "  "), style="bold"))
+    if to.is_terminal:
+        to.print(_coloured(explanation, found))
+    else:
+        table = plain_table("word", f"adds to {name}", "of it n-grams", "pooling weight")
+        for word, pooled, total in zip(explanation.words, found.words, found.totals, strict=True):
+            cells = (f"{total:+.3f}", f"{total - pooled:+.3f}", f"{100 * word.pooling_weight:.1f}%")
+            table.add_row(one_line(word.text), *cells)
+        to.print(table)
+
+    strongest = [f"'{one_line(ngram.text)}' {value:+.3f}" for ngram, value in explanation.strongest_ngrams()]
+    if strongest:
+        to.print(Text(f"strongest n-grams: {', '.join(strongest)}"))
+    bias = found.bias + found.lexicon_bias
+    parts = f"words {sum(found.words):+.3f}, n-grams {sum(found.ngrams):+.3f}, bias {bias:+.3f}"
+    to.print(Text(f"score of {name}: {found.score:.3f} = {parts}"))
+    to.print()
+
+
+def _coloured(explanation: "Explanation", found: "Contributions") -> Text:
+    """The words of a text: what adds to the score in green, what takes from it in red, the strongest with numbers."""
+    most = max((abs(total) for total in found.totals), default=0.0) or 1.0
+    line, end = Text(), 0
+    for word, total in zip(explanation.words, found.totals, strict=True):
+        if word.start == word.end:  # a special token stands nowhere in the text
+            line.append(f"{one_line(word.text)} ", "dim")
+            continue
+        line.append(one_line(explanation.text[end : word.start]))
+        strength, colour = abs(total) / most, "green" if total > 0 else "red"
+        line.append(one_line(word.text), f"bold {colour}" if strength > 0.5 else colour if strength > 0.1 else "")
+        if strength > 0.25:  # not by colour alone
+            line.append(f"{total:+.2f}", "dim")
+        end = max(end, word.end)
+    line.append(one_line(explanation.text[end:]))
+    return line
 
 
 def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:

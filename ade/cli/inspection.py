@@ -68,7 +68,7 @@ def _write_page(
 ) -> None:
     from ade.classifier import Classifier
     from ade.files import new_file
-    from ade.inspector.page import EXAMPLES, page
+    from ade.inspector.page import page
     from ade.inspector.reading import Inspector
 
     if file.is_dir() or not file.parent.is_dir():
@@ -76,7 +76,11 @@ def _write_page(
     if file.exists() and not overwrite:
         raise InputError(f"{file}: already exists; choose another name or pass --overwrite")
     inspector = Inspector(Classifier.load(source, "cpu"), nearest)
-    readings = [inspector.read(each) for each in texts or EXAMPLES]
+    if not texts:  # the example of the word that was named, or the one that this model tells apart best
+        examples = inspector.about()["examples"]
+        example = next((each for each in examples if each["word"] in words), examples[0])
+        texts, words = example["texts"], words or [example["word"]]
+    readings = [inspector.read(each) for each in texts]
     with new_file(file) as draft:
         draft.write_text(page({"about": inspector.about(), "readings": readings, "words": words}), "utf8")
     result = {"html": str(file), "bytes": file.stat().st_size, "texts": len(readings)}

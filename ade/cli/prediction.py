@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +70,10 @@ def predict(
     model: Model,
     file: Annotated[str, typer.Argument(help="Text file with one text per line; - is standard input.")] = "-",
     device: Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")] = "cpu",
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Also print what every word adds to the label; with --json an object per line."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print label and probability for each line.
@@ -77,6 +81,9 @@ def predict(
     Lines are read as a stream, so files may have any length. A tagger prints a word and its tag per line.
     """
     with lines_of(file) as lines:
+        if explain:
+            _stopping_early(lambda: _explain_lines(model, device, lines, as_json))
+            return
         if kind_of(model) == TAGGER:
             predictions: Iterator[Any] = _tag_lines(model, device, lines)
         else:
@@ -85,12 +92,29 @@ def predict(
         if as_json:
             print(json.dumps({"predictions": [each._asdict() for each in predictions]}))
             return
-        try:
-            for each in predictions:
-                sys.stdout.write(display.format_prediction(each))
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader of our output, as `head`, has stopped early
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _stopping_early(lambda: sys.stdout.writelines(map(display.format_prediction, predictions)))
+
+
+def _stopping_early(write: Callable[[], None]) -> None:
+    """Write to standard output; that its reader, as `head`, stops before the end is no error."""
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explain_lines(model: Path, device: str, lines: Iterator[str], as_json: bool) -> None:
+    """Print the explanation of each line as soon as it is made."""
+    if kind_of(model) == TAGGER:
+        raise InputError(f"{model}: a tagger, which labels words; --explain needs a classifier or a regression model")
+    predictor, to = _load_predictor(model, device), display.console()
+    for number, line in enumerate(lines):
+        (explanation,) = predictor.explain([line], first=number)
+        if as_json:
+            print(json.dumps(explanation.as_dict()))
+        else:
+            display.print_explanation(to, explanation)
 
 
 def _tag_lines(model: Path, device: str, lines: Iterator[str]) -> "Iterator[Tagged]":

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 TAGGER = "AdeForTokenClassification"  # class name of token classification models
 MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
@@ -39,3 +41,11 @@ def names_of(given: Mapping[Any, str] | None, count: int) -> tuple[str, ...]:
 def problem_of(stated: str | None, labels: int) -> str:
     """A config's `problem_type`; without one, as in transformers, regression for one output, else single-label."""
     return stated or (REGRESSION if labels == 1 else SINGLE)
+
+
+def probabilities_of(scores: np.ndarray, problem: str) -> np.ndarray:
+    """Probabilities (n, C) of class scores (n, C): a softmax, or for multi-label problems a sigmoid of each."""
+    if problem == MULTI:
+        return (1 / (1 + np.exp(-np.clip(scores, -80, 80)))).astype(np.float32)
+    scores = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
+    return scores / scores.sum(1, keepdims=True)

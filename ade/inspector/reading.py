@@ -85,7 +85,7 @@ def inspect_in_context(classifier: Classifier, words: list[str], text: str, near
     reading, codebook = read(classifier, text), codebook_of(classifier)
     found = []
     for word in words:
-        for i in _tokens_of_word(reading, word):
+        for i in tokens_of_word(reading, word):
             anchors, weights = codebook.pairs_of(reading.ids[i])
             in_context = weights if reading.gates is None else weights * reading.gates[i, anchors.long()]
             near = nearest_words(codebook, anchors.long(), nearest)
@@ -97,7 +97,7 @@ def inspect_in_context(classifier: Classifier, words: list[str], text: str, near
     return found
 
 
-def _tokens_of_word(reading: Reading, word: str) -> list[int]:
+def tokens_of_word(reading: Reading, word: str) -> list[int]:
     """Positions of the tokens of a word's first occurrence in a text."""
     match = re.search(rf"\b{re.escape(word)}\b", reading.text, re.IGNORECASE)
     if match is None:
@@ -119,7 +119,10 @@ class Inspector:
         self.nearest = nearest  # words listed for each anchor
 
     def about(self) -> dict[str, Any]:
-        """The labels, the sizes, and for every anchor its nearest words and its coordinates on the map."""
+        """The labels, the sizes, for every anchor its nearest words and its coordinates on the map, and the examples.
+
+        Examples are pairs of sentences that share a word, the one in which the context moves it most clearly first.
+        """
         return self._about
 
     @cached_property
@@ -129,6 +132,8 @@ class Inspector:
 
     @cached_property
     def _about(self) -> dict[str, Any]:
+        from ade.inspector.examples import rank_examples  # which reads texts with this module
+
         book, model = self.codebook, self.classifier.model
         words = nearest_words(book, torch.arange(len(book.anchors)), self.nearest)
         points = map_vectors(book.anchors.numpy()).round(5).tolist()
@@ -140,15 +145,16 @@ class Inspector:
             "bytes": sum(tensor.numel() * tensor.element_size() for tensor in stored),
             "vocabulary": book.vocabulary,
             "dim": book.dim,
+            "examples": rank_examples(self.classifier),
             "anchors": [{"words": list(near), "x": x, "y": y} for near, (x, y) in zip(words, points, strict=True)],
         }
 
     def read(self, text: str) -> dict[str, Any]:
         """Prediction, tokens and attention of a text.
 
-        Each token has its pooling weight (`share`) and its anchors with their weights, without and in context. Label
-        and probabilities are those of the whole text. Tokens and attention are those of the first `max_tokens` tokens;
-        `truncated` says whether there are more.
+        Each token has its pooling weight (`share`) and its anchors with their weights, without and in context. Label,
+        probabilities and `explanation` are those of the whole text. Tokens and attention are those of the first
+        `max_tokens` tokens; `truncated` says whether there are more.
         """
         reading = read(self.classifier, text)
         shares, attention = reading.pooling_weights.float().tolist(), reading.attention
@@ -162,6 +168,7 @@ class Inspector:
             "truncated": reading.truncated,
             "tokens": tokens,
             "attention": None if attention is None else attention.double().numpy().round(6).tolist(),
+            "explanation": self.classifier.explain(text).as_dict(),
         }
 
     def _prediction(self, text: str) -> dict[str, Any]:

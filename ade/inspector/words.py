@@ -10,9 +10,8 @@ from torch.nn import functional as F
 from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.data.tokenize import encode_batch
+from ade.data.words import SPACE_MARKS
 from ade.errors import InputError
-
-SPACE_MARKS = "▁Ġ"  # how tokenizers write the space before a word
 
 
 @dataclass(frozen=True)

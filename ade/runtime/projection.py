@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ade.explanation import TokenContributions
 from ade.runtime.tables import EPSILON, Composition, Tables
 from ade.runtime.type_cache import TypeCache, for_each
 
@@ -169,6 +170,38 @@ class Projection:
         output = output.reshape(*real.shape, self.tables.dim)
         share = self._pooling_weights(own[..., 0] + output @ readout[:, 0], real)[:, None]  # (n, 1, T)
         return (share @ own[..., 1:])[:, 0] + (share @ output)[:, 0] @ readout[:, 1:]
+
+    def token_contributions(self, ids: np.ndarray) -> TokenContributions:
+        """What each token of one text adds to the class scores: its pooling weight times its own class scores."""
+        tables, options = self.tables, self.tables.options
+        with self.lock:
+            source = ids if options.expanded else self.cache.slots(ids, self.type_rows, None)
+            assert source is not None  # the cache holds the types of at least one text
+            counts = tables.pairs.counts(ids) if options.expanded else np.ones(len(ids), np.int64)
+            self._grow_positions(len(ids) if options.grouped_positions else int(counts.sum()))
+            rows, real = self.elements(source, np.array([0]), np.array([len(ids)]))
+            share, scores = (part[0] for part in self._pooled(rows, real))  # (T,), (T, C)
+
+        # In `anchors` mode a token has several elements.
+        first = np.cumsum(counts) - counts
+        scale = np.float32(options.target_scale)
+        weighted = share[:, None] * (scores - tables.classifier_bias) * scale
+        return TokenContributions(
+            np.add.reduceat(share, first),
+            np.add.reduceat(weighted, first),
+            tables.classifier_bias * scale + np.float32(options.target_mean),
+        )
+
+    def _pooled(self, rows: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pooling weights (n, T) and class scores (n, T, C) of every element; `class_scores` sums their product."""
+        scores = rows[..., self.tables.columns.own_scores]  # (n, T, 1 + C)
+        if self.tables.options.sat:
+            output = self.attention_output(rows, real)  # (n, T, H, value)
+            if self.tables.gates is not None:
+                scores = self._recomposed_scores(rows, output)
+            readout = self.tables.value_readout
+            scores = scores + (output.sum(2) if readout is None else output.reshape(*real.shape, -1) @ readout)
+        return self._pooling_weights(scores[..., 0], real), scores[..., 1:]
 
     def attention_output(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
         """What attention gives each element, per head, before the output layer: (n, T, H, value)."""

@@ -21,6 +21,7 @@ from ade.data.tokenize import average_windows, split_windows
 from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import cores
 from ade.errors import InputError
+from ade.explanation import TokenContributions
 from ade.files import MARKER, model_folder, reading_model
 from ade.lexicon import Lexicon, lexicon_of
 from ade.packing.format import check_finite
@@ -106,11 +107,24 @@ class Runtime(Predictor):
             scores = average_windows(scores, windows, first)
         return scores if self.lexicon is None else scores + self.lexicon.logits(ids, offsets)
 
-    def _projected(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Scores of the model without the lexicon."""
-        if self._process != os.getpid():  # a forked process has neither our threads nor the thread that held the lock
+    def token_contributions(self, ids: np.ndarray) -> TokenContributions:
+        """Return what each of at most `max_tokens` tokens adds to the class scores, without the lexicon."""
+        self._after_fork()
+        return self.projection.token_contributions(ids)
+
+    def ngram_scores(self) -> Lexicon | None:
+        """Return the lexicon; None where the model has none."""
+        return self.lexicon
+
+    def _after_fork(self) -> None:
+        """Start anew in a forked process, which has neither our threads nor the thread that held the lock."""
+        if self._process != os.getpid():
             self.projection.unlock()
             self._start_threads()
+
+    def _projected(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Scores of the model without the lexicon."""
+        self._after_fork()
         if len(offsets) <= MIN_PARALLEL_TEXTS or self._pool is None:
             return self.projection.logits(ids, offsets)
         with self.projection.lock, _single_threaded_blas():  # the limits of two callers must not overlap

@@ -137,6 +137,7 @@ class Tables:
     composition: Composition | None  # except in `anchors` mode
     value_readout: np.ndarray | None  # (d, 1 + C): attention output -> scores, where values are plain vectors
     gates: Gates | None  # in `gated` mode
+    classifier_bias: np.ndarray  # (C,): part of the own scores already
 
     @property
     def dim(self) -> int:
@@ -220,7 +221,9 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
         value_readout = (readout.weight @ attention.output.weight).T.astype(np.float32)
     if attention is not None and options.gated:
         gates = _gates(anchors, attention.output, readout, centred * gain, shift)
-    return Tables(options, pairs, columns, matrix, bias, anchor_rows, composition, value_readout, gates)
+    return Tables(
+        options, pairs, columns, matrix, bias, anchor_rows, composition, value_readout, gates, classifier_bias
+    )
 
 
 def _weight(state: Mapping[str, np.ndarray], layer: str, inputs: int) -> np.ndarray:

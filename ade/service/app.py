@@ -1,15 +1,14 @@
 """The HTTP application: predictions, inspection, health and Prometheus metrics of one model, as a Starlette app.
 
 One event loop reads and answers requests. Predictions run in one thread, for all queued requests together
-(`batcher.py`); inspections run in another. `middleware.py` is around every request, `schema.py` describes the routes.
+(`batcher.py`); explanations and inspections run in others (`inspections.py`). `middleware.py` is around every request,
+`schema.py` describes the routes.
 """
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -24,6 +23,7 @@ from ade.errors import InputError
 from ade.inspector.page import page as inspector_page
 from ade.predictor import Predictor
 from ade.service.batcher import Batcher, QueueFull
+from ade.service.inspections import InspectionWorker, Worker
 from ade.service.middleware import Metrics, RequestMiddleware, error_response
 from ade.service.responses import JsonPredictor, parse_texts
 from ade.service.schema import content_security_policy, openapi, reference_page
@@ -32,8 +32,7 @@ from ade.settings import ServiceSettings
 if TYPE_CHECKING:
     from ade.inspector.reading import Inspector
 
-PATHS = ("/", "/about", "/docs", "/health", "/inspect", "/metrics", "/openapi.json", "/predict")
-MAX_INSPECTIONS = 8  # requests that may wait for an inspection
+PATHS = ("/", "/about", "/docs", "/explain", "/health", "/inspect", "/metrics", "/openapi.json", "/predict")
 
 
 def create_app(
@@ -41,12 +40,13 @@ def create_app(
     settings: ServiceSettings = ServiceSettings(),
     make_inspector: "Callable[[], Inspector] | None" = None,
 ) -> Starlette:
-    """The application that serves a model; `make_inspector` is called on the first request for an inspection."""
+    """The application that serves a model; `make_inspector` is called when the page or an inspection is asked for."""
     metrics = Metrics(PATHS)
     predict_json = JsonPredictor(predictor)
     batcher = Batcher(predict_json, settings.batch, settings.queue, settings.wait_ms / 1000, metrics.batch)
     metrics.queued_texts.set_function(lambda: batcher.queued)
     inspections = InspectionWorker(make_inspector)
+    explanations = Worker("ade-explain")
     model = {"problem": predictor.problem, "labels": list(predictor.names), "max_tokens": predictor.max_tokens}
     health = {"status": "ready", "version": __version__, "model": model, "limits": asdict(settings)}
     description = openapi(__version__, settings)
@@ -59,22 +59,35 @@ def create_app(
             raise HTTPException(503, "too many texts are waiting; try again", {"retry-after": "1"}) from None
         return _json(b'{"predictions":[' + b",".join(predictions) + b"]}")
 
+    def explain_json(texts: list[str]) -> bytes:
+        found = [explanation.as_dict() for explanation in predictor.explain(texts)]
+        return json.dumps({"explanations": found}, allow_nan=False).encode()
+
+    async def explain(request: Request) -> Response:
+        texts = await read_texts(request, settings.inspect_texts, settings.inspect_chars)
+        return _json(await explanations.run(request, explain_json, texts))
+
     async def inspect(request: Request) -> Response:
         texts = await read_texts(request, settings.inspect_texts, settings.inspect_chars)
-        return _json(await inspections.read(texts))
+        return _json(await inspections.read(request, texts))
 
     async def about(request: Request) -> Response:
-        return _json(await inspections.about())
+        return _json(await inspections.about(request))
+
+    async def show_page(request: Request) -> Response:
+        inspections.load_ahead()  # while the browser reads the page
+        return _html(inspector_page())
 
     routes = [
         Route("/predict", predict, methods=["POST"]),
+        Route("/explain", explain, methods=["POST"]),
         Route("/inspect", inspect, methods=["POST"]),
         Route("/about", about),
         Route("/health", _endpoint(lambda: JSONResponse(health))),
         Route("/metrics", _endpoint(lambda: Response(metrics.render(), media_type=CONTENT_TYPE_LATEST))),
         Route("/openapi.json", _endpoint(lambda: JSONResponse(description))),
         Route("/docs", _endpoint(lambda: _html(reference_page(description)))),
-        Route("/", _endpoint(lambda: _html(inspector_page()))),
+        Route("/", show_page),
     ]
     middleware = [Middleware(RequestMiddleware, max_bytes=settings.max_bytes, metrics=metrics)]
     app = Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: error_response})
@@ -108,54 +121,3 @@ async def read_texts(request: Request, max_texts: int, max_chars: int) -> list[s
         return parse_texts(await request.body(), max_texts, max_chars)
     except InputError as error:
         raise HTTPException(422, str(error)) from None
-
-
-class InspectionWorker:
-    """Runs inspections one at a time in a thread of its own; the inspector is made, and torch loaded, by the first."""
-
-    def __init__(self, make_inspector: "Callable[[], Inspector] | None") -> None:
-        self._make_inspector = make_inspector
-        self._inspector: Inspector | None = None
-        self._about = b""
-        self._thread = ThreadPoolExecutor(1, "ade-inspect")
-        self._waiting = 0
-
-    async def read(self, texts: list[str]) -> bytes:
-        """`Inspector.read` of each text, as JSON."""
-        return await self._run(self._read_json, texts)
-
-    async def about(self) -> bytes:
-        """`Inspector.about`, as JSON."""
-        return self._about or await self._run(self._about_json)
-
-    async def _run(self, work: Callable[..., bytes], *arguments: Any) -> bytes:
-        """Run `work` in the thread; status 409 where the service has no inspector, 503 where too many requests wait."""
-        if self._make_inspector is None:
-            raise HTTPException(409, "this service only predicts")
-        if self._waiting >= MAX_INSPECTIONS:
-            raise HTTPException(503, "too many inspections are waiting; try again", {"retry-after": "2"})
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        finally:
-            self._waiting -= 1
-
-    def _loaded(self) -> "Inspector":
-        """The inspector; status 409 where the model cannot be loaded for it."""
-        assert self._make_inspector is not None
-        try:
-            self._inspector = self._inspector or self._make_inspector()
-        except InputError as error:
-            raise HTTPException(409, str(error)) from None
-        return self._inspector
-
-    def _about_json(self) -> bytes:
-        self._about = json.dumps(self._loaded().about(), allow_nan=False).encode()
-        return self._about
-
-    def _read_json(self, texts: list[str]) -> bytes:
-        inspector = self._loaded()
-        try:
-            return json.dumps({"readings": [inspector.read(text) for text in texts]}, allow_nan=False).encode()
-        except InputError as error:
-            raise HTTPException(422, str(error)) from None

@@ -39,6 +39,30 @@ PREDICTIONS = _object(
         )
     )
 )
+NUMBER: Schema = {"type": "number"}
+PER_LABEL: Schema = {"type": "array", "items": NUMBER, "description": "one number per label, in the order of `labels`"}
+EXPLANATION = _object(
+    text={"type": "string"},
+    label=LABEL,
+    labels=_list({"type": "string"}),
+    probabilities=PROBABILITIES,
+    scores={**PER_LABEL, "description": "the score (logit) of each label: what all contributions add up to"},
+    bias=PER_LABEL,
+    lexicon_bias=PER_LABEL,
+    words=_list(
+        _object(
+            text={"type": "string"},
+            start={"type": "integer"},
+            end={"type": "integer"},
+            tokens=_list({"type": "integer"}),
+            pooling_weight=NUMBER,
+            pooled={**PER_LABEL, "description": "what the word adds through attention pooling"},
+            lexicon={**PER_LABEL, "description": "its part of the n-grams"},
+        )
+    ),
+    ngrams=_list(_object(text={"type": "string"}, spans=_list(_list({"type": "integer"})), contributions=PER_LABEL)),
+)
+EXPLANATIONS = _object(explanations=_list(EXPLANATION))
 READINGS = _object(
     readings=_list(
         _object(
@@ -48,6 +72,7 @@ READINGS = _object(
             truncated={"type": "boolean", "description": "whether tokens and attention are of the first tokens only"},
             tokens=_list(_object(token={"type": "string"}, share={"type": "number"}, anchors=_list(OBJECT))),
             attention={"anyOf": [_list(_list({"type": "number"})), {"type": "null"}]},
+            explanation=EXPLANATION,
         )
     )
 )
@@ -78,6 +103,11 @@ def openapi(version: str, settings: ServiceSettings) -> Schema:
             "description": "Predict the label of a text, or of each of a list of texts, with all probabilities.",
             "requestBody": _texts_body(settings.max_texts, settings.max_chars),
             "responses": _responses(PREDICTIONS, 408, 413, 415, 422, 503),
+        },
+        "explain": {
+            "description": "What every word and n-gram of a text adds to the score of every label.",
+            "requestBody": _texts_body(settings.inspect_texts, settings.inspect_chars),
+            "responses": _responses(EXPLANATIONS, 408, 413, 415, 422, 503),
         },
         "inspect": {
             "description": "For each token of a text its anchors, its pooling weight (share) and its attention.",

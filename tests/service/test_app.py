@@ -31,7 +31,8 @@ from ade.runtime.runtime import Runtime
 from ade.service import app as application
 from ade.service import batcher, middleware
 from ade.service import server as serving
-from ade.service.app import MAX_INSPECTIONS, create_app
+from ade.service.app import create_app
+from ade.service.inspections import MAX_WAITING
 from ade.service.responses import JsonPredictor, parse_texts
 from ade.service.server import Server, bind_socket, url_of
 from ade.settings import STRONG, Architecture, ServiceSettings
@@ -426,7 +427,7 @@ def test_what_it_says_of_itself(address, folder):
     assert health["model"]["labels"] == list(Runtime.load(folder).names)
     assert health["limits"]["max_texts"] == 8
     about = got(address, "/openapi.json").json()
-    assert set(about["paths"]) == {"/predict", "/inspect", "/about", "/health", "/metrics"}
+    assert set(about["paths"]) == {"/predict", "/explain", "/inspect", "/about", "/health", "/metrics"}
     schema = about["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["properties"]["texts"]["anyOf"][1]["maxItems"] == 8
     page = got(address, "/docs")
@@ -489,7 +490,7 @@ def test_inspection(folder):
 
         found = asyncio.run(ask())
         assert set(found) <= {200, 503}
-        assert found.count(200) >= MAX_INSPECTIONS
+        assert found.count(200) >= MAX_WAITING
 
 
 def test_a_model_that_cannot_be_inspected(folder, tmp_path):
@@ -529,9 +530,10 @@ def test_it_keeps_to_its_own_description(folder, tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=PATIENT)
         seen = metrics_of(address)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "5 selected / 5 total" in done.stdout
+    assert "6 selected / 6 total" in done.stdout
     assert seen["ade_requests_total /predict,200"] > 10
     assert seen["ade_requests_total /predict,422"] > 10
+    assert seen["ade_requests_total /explain,200"] > 10
     assert not any(",5" in name for name in seen if name.startswith("ade_requests_total"))
 
 

@@ -1,0 +1,267 @@
+"""Explanation: what every word and every n-gram of a text adds to the score of every label.
+
+After the attention layer the model is linear: the pooled vector is a weighted mean of the token vectors h_t with
+pooling weights p_t, and the classifier is one matrix. So the scores (logits) are sums, exactly:
+
+    scores = sum_t p_t W h_t + b + sum_f s_f / norm + b_lexicon        t: tokens, f: entries of the lexicon
+
+A token's term is its contribution; those of a word's tokens are added up. h_t is a token in its context, so the term
+of a token includes what it took from others by attention. Imports only numpy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, Answer, Prediction, probabilities_of
+from ade.data.words import group_pieces, is_inside_word
+from ade.errors import InputError
+
+if TYPE_CHECKING:
+    from ade.lexicon import Lexicon
+
+STRONGEST = 8  # n-grams listed where not all are
+DECIMALS = 7  # of numbers in JSON
+
+
+@dataclass(frozen=True, eq=False)
+class TokenContributions:
+    """What each of the L tokens of a text, or of a window of it, adds to the scores of C labels."""
+
+    pooling_weights: np.ndarray  # (L,), sum 1
+    contributions: np.ndarray  # (L, C): pooling weight times class scores, without the bias
+    bias: np.ndarray  # (C,)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one text: ids, spellings, and start and end of each in the text."""
+
+    ids: np.ndarray  # (L,)
+    spellings: Sequence[str]
+    spans: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Word:
+    """A word of a text and what it adds to the scores; a special token is a word of its own, with start = end."""
+
+    text: str
+    start: int
+    end: int
+    tokens: tuple[int, ...]  # positions of its tokens
+    pooling_weight: float
+    pooled: np.ndarray  # (C,): what its tokens add through attention pooling
+    lexicon: np.ndarray  # (C,): its part of the n-grams it belongs to; 0 without a lexicon
+
+    @property
+    def total(self) -> np.ndarray:
+        """What the word adds in all: (C,)."""
+        return self.pooled + self.lexicon
+
+
+@dataclass(frozen=True, eq=False)
+class Ngram:
+    """An entry of the lexicon that occurs in a text: a token, or two tokens next to each other."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]  # start and end of every occurrence; it counts once
+    contributions: np.ndarray  # (C,)
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What the parts of a text add to the score of one label.
+
+    `words`, `ngrams`, `bias` and `lexicon_bias` add up to `score`. So do `totals`, `bias` and `lexicon_bias`: there the
+    contribution of an n-gram is divided among its words.
+    """
+
+    label: str
+    score: float
+    words: tuple[float, ...]  # in the order of `Explanation.words`
+    ngrams: tuple[float, ...]  # in the order of `Explanation.ngrams`
+    totals: tuple[float, ...]  # in the order of `Explanation.words`
+    bias: float
+    lexicon_bias: float
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A prediction taken apart: the contribution of every word and n-gram of a text to the score of every label."""
+
+    text: str
+    names: tuple[str, ...]  # labels, in the order of all arrays of C numbers
+    problem: str
+    words: tuple[Word, ...]
+    ngrams: tuple[Ngram, ...]
+    bias: np.ndarray  # (C,): of the classifier
+    lexicon_bias: np.ndarray  # (C,)
+
+    @cached_property
+    def scores(self) -> np.ndarray:
+        """The score (logit) of every label, or the predicted number: the sum of all contributions, (C,)."""
+        parts = [word.pooled for word in self.words] + [ngram.contributions for ngram in self.ngrams]
+        return np.sum([*parts, self.bias, self.lexicon_bias], axis=0)
+
+    @property
+    def label(self) -> Answer:
+        """The predicted label; a list of labels for a multi-label model, a number for a regression."""
+        if self.problem == REGRESSION:
+            return float(self.scores[0])
+        if self.problem == MULTI:
+            return [self.names[i] for i in np.flatnonzero(self.scores >= MULTI_LABEL_LOGIT)]
+        return self.names[int(self.scores.argmax())]
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """The probability of each label; empty for a regression."""
+        if self.problem == REGRESSION:
+            return {}
+        values = probabilities_of(self.scores[None], self.problem)[0].tolist()
+        return dict(zip(self.names, values, strict=True))
+
+    @property
+    def prediction(self) -> Prediction:
+        """Label and probability, as `Predictor.predictions` returns them."""
+        label, probabilities = self.label, self.probabilities
+        if isinstance(label, list):
+            return Prediction(label, [probabilities[name] for name in label])
+        return Prediction(label, probabilities.get(str(label)))
+
+    def contributions(self, label: str | None = None) -> Contributions:
+        """Return what every part of the text adds to the score of a label, by default of the most probable one."""
+        i = self._index(label)
+        return Contributions(
+            label=self.names[i],
+            score=float(self.scores[i]),
+            words=tuple(float(word.pooled[i]) for word in self.words),
+            ngrams=tuple(float(ngram.contributions[i]) for ngram in self.ngrams),
+            totals=tuple(float(word.total[i]) for word in self.words),
+            bias=float(self.bias[i]),
+            lexicon_bias=float(self.lexicon_bias[i]),
+        )
+
+    def strongest_ngrams(self, label: str | None = None, count: int = STRONGEST) -> list[tuple[Ngram, float]]:
+        """Return the n-grams that add most to the score of a label, or take most from it, and how much."""
+        i = self._index(label)
+        found = [(ngram, float(ngram.contributions[i])) for ngram in self.ngrams]
+        return sorted(found, key=lambda each: -abs(each[1]))[:count]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; lists of numbers have one per label, in the order of `labels`."""
+        return {
+            "text": self.text,
+            "label": self.label,
+            "labels": list(self.names),
+            "probabilities": self.probabilities,
+            "scores": _rounded(self.scores),
+            "bias": _rounded(self.bias),
+            "lexicon_bias": _rounded(self.lexicon_bias),
+            "words": [
+                {
+                    "text": word.text,
+                    "start": word.start,
+                    "end": word.end,
+                    "tokens": list(word.tokens),
+                    "pooling_weight": round(word.pooling_weight, DECIMALS),
+                    "pooled": _rounded(word.pooled),
+                    "lexicon": _rounded(word.lexicon),
+                }
+                for word in self.words
+            ],
+            "ngrams": [
+                {
+                    "text": ngram.text,
+                    "spans": [list(span) for span in ngram.spans],
+                    "contributions": _rounded(ngram.contributions),
+                }
+                for ngram in self.ngrams
+            ],
+        }
+
+    def _index(self, label: str | None) -> int:
+        if label is None:
+            return int(self.scores.argmax())
+        if label not in self.names:
+            raise InputError(f"no label '{label}'; the labels are {', '.join(self.names)[:200]}")
+        return self.names.index(label)
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return values.round(DECIMALS).tolist()
+
+
+def explain_text(
+    text: str,
+    tokens: Tokens,
+    windows: Sequence[TokenContributions],
+    lexicon: "Lexicon | None",
+    names: tuple[str, ...],
+    problem: str,
+) -> Explanation:
+    """Put the contributions of a text's tokens, window by window, and of its n-grams together."""
+    whole = combine_windows(windows)
+    ngrams, parts = _ngrams(text, tokens, lexicon, len(names))
+
+    words = []
+    for pieces in group_pieces(text, tokens.spellings, tokens.spans):
+        own = pieces.tokens
+        words.append(
+            Word(
+                text=text[pieces.start : pieces.end] or tokens.spellings[own[-1]],
+                start=pieces.start,
+                end=pieces.end,
+                tokens=tuple(own),
+                pooling_weight=float(whole.pooling_weights[own].sum()),
+                pooled=whole.contributions[own].sum(0),
+                lexicon=parts[own].sum(0),
+            )
+        )
+    lexicon_bias = np.zeros(len(names)) if lexicon is None else lexicon.bias.astype(np.float64)
+    return Explanation(text, names, problem, tuple(words), ngrams, whole.bias, lexicon_bias)
+
+
+def combine_windows(windows: Sequence[TokenContributions]) -> TokenContributions:
+    """Return the contributions of all tokens of a text: its scores are the mean over windows, weighted by tokens."""
+    lengths = np.array([len(window.pooling_weights) for window in windows])
+    fractions = (lengths / lengths.sum()).tolist()
+    pairs = list(zip(fractions, windows, strict=True))
+    return TokenContributions(
+        np.concatenate([fraction * window.pooling_weights.astype(np.float64) for fraction, window in pairs]),
+        np.concatenate([fraction * window.contributions.astype(np.float64) for fraction, window in pairs]),
+        windows[0].bias.astype(np.float64),
+    )
+
+
+def _ngrams(text: str, tokens: Tokens, lexicon: "Lexicon | None", labels: int) -> tuple[tuple[Ngram, ...], np.ndarray]:
+    """Return the n-grams of a text in the order of their first occurrence, and each token's part of them (L, C).
+
+    The contribution of an n-gram is divided equally among its occurrences, and there among its tokens.
+    """
+    parts = np.zeros((len(tokens.ids), labels))
+    found = []
+    for length, places, contributions in [] if lexicon is None else lexicon.contributions(tokens.ids):
+        spans = [(tokens.spans[at][0], tokens.spans[at + length - 1][1]) for at in places]
+        found.append((places[0], Ngram(_name(text, tokens, places[0], length), tuple(spans), contributions)))
+        for at in places:
+            parts[at : at + length] += contributions / (len(places) * length)
+    return tuple(ngram for _, ngram in sorted(found, key=lambda each: each[0])), parts
+
+
+def _name(text: str, tokens: Tokens, at: int, length: int) -> str:
+    """Return an n-gram as it stands in the text, with … where it is a part of a word.
+
+    Where one of its tokens does not stand there, as a special one, by the tokens' spellings.
+    """
+    spans = tokens.spans[at : at + length]
+    if all(start < end for start, end in spans) and (name := text[spans[0][0] : spans[-1][1]].strip()):
+        start = spans[0][1] - len(text[slice(*spans[0])].lstrip())
+        before = "…" if start > 0 and is_inside_word(text, start) else ""
+        after = "…" if 0 < spans[-1][1] < len(text) and is_inside_word(text, spans[-1][1]) else ""
+        return f"{before}{name}{after}"
+    spellings = tokens.spellings[at : at + length]
+    return " ".join(text[start:end].strip() or own for own, (start, end) in zip(spellings, spans, strict=True))
