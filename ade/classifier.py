@@ -11,8 +11,9 @@ import torch
 from tokenizers import Tokenizer
 
 from ade.data.batches import Encoded, sorted_batches
-from ade.data.conll import OUTSIDE, encode_sentences
+from ade.data.conll import OUTSIDE
 from ade.data.problems import TAGGER, Tagged, names_of, problem_of
+from ade.data.tag_tokens import encode_sentences
 from ade.data.tokenize import CHUNK, truncating
 from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import resolve_device

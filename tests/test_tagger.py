@@ -8,7 +8,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from ade.classifier import Classifier, Tagger, predict_tags
-from ade.data.conll import UNLABELLED, TaggedDataset, encode_tagged, is_tagged, load_tagged
+from ade.data.conll import TaggedDataset, is_tagged, load_tagged
+from ade.data.tag_tokens import UNLABELLED, encode_tagged
 from ade.errors import InputError
 from ade.evaluation import compare_tags, evaluate_tagger, spans
 from ade.model import AdeForTokenClassification

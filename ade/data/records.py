@@ -3,10 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from ade.data.rows import Row, check_columns, is_unicode, open_text
+from ade.data.columns import find_columns
+from ade.data.rows import Row, open_text
+from ade.data.values import FloatLiteral, IntLiteral
 from ade.errors import InputError
 
 READ_CHARS = 1 << 20  # characters of a JSON array read at a time
@@ -15,44 +18,26 @@ LABELS = re.compile(rf"\s*(?:{PREFIX}\S+(?:\s+|$))*")
 BETWEEN_ITEMS = re.compile(r"[\s,]*")
 
 # Numbers stay as they are written, since they may be label names: 1.0 is not 1. NaN counts as missing.
-DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
+DECODER = json.JSONDecoder(parse_int=IntLiteral, parse_float=FloatLiteral, parse_constant=lambda _: None)
 
 
-def json_rows(path: Path, text: str, label: str) -> Iterator[Row]:
-    """The texts and labels of JSON objects; labels may be lists."""
-    first: Any = None  # the first label: either all labels are lists or none is
+def json_rows(path: Path, text: str | None, label: str | None) -> tuple[tuple[str, str], Iterator[Row]]:
+    """The names of the text and label columns, and the rows of JSON objects; labels may be lists."""
+    records = _records(path)
+    first = next(records, None)
+    if first is None:
+        return (text or "", label or ""), iter(())
+    text, label = find_columns(path, list(first), text, label)
+    return (text, label), ((record.get(text), record.get(label)) for record in chain([first], records))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
     with open_text(path) as file:
         records = _decode_array(file, path) if _is_array(path) else _decode_lines(file, path)
         for row, record in enumerate(records, 1):
-            location = f"{path}, row {row}"
             if not isinstance(record, dict):
-                raise InputError(f"{location}: not an object with the columns '{text}' and '{label}'")
-            if row == 1:
-                check_columns(path, list(record), text, label)
-
-            found = record.get(label)
-            first = found if first is None else first
-            if found is not None and isinstance(found, list) != isinstance(first, list):
-                raise InputError(f"{location}: column '{label}' holds lists in some rows and plain values in others")
-            value = _plain(record.get(text), location, text)
-            if isinstance(found, list):
-                yield value, [_plain(each, location, label) for each in found]
-            else:
-                yield value, _plain(found, location, label)
-
-
-def _plain(value: Any, location: str, column: str) -> str | None:
-    """A value as a string, as it is written; None for null."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        kind = "a list" if isinstance(value, list) else "an object"
-        raise InputError(f"{location}: column '{column}' holds {kind}, expected plain values")
-    if not is_unicode(value):
-        raise InputError(f"{location}: column '{column}' has half of a surrogate pair, which is no character")
-    return value
+                raise InputError(f"{path}, row {row}: not an object with a text and a label")
+            yield record
 
 
 def _is_array(path: Path) -> bool:
@@ -113,7 +98,7 @@ def fasttext_rows(path: Path) -> Iterator[Row]:
     with open_text(path) as file:
         for row, line in enumerate(filter(str.strip, file), 1):
             end = LABELS.match(line).end()  # type: ignore[union-attr]
-            labels: list[str | None] = [name.removeprefix(PREFIX) for name in line[:end].split()]
+            labels = [name.removeprefix(PREFIX) for name in line[:end].split()]
             if row == 1 and not labels:
                 raise InputError(f"{path}: does not start with {PREFIX}NAME, as lines of fastText do")
             yield line[end:].strip(), labels

@@ -15,9 +15,10 @@ from torch import Tensor
 from ade.classifier import Classifier, Tagger, predict_logits
 from ade.codebook import Codebook
 from ade.data.batches import Encoded, encode
-from ade.data.conll import TaggedDataset, encode_tagged
+from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION
+from ade.data.tag_tokens import encode_tagged
 from ade.data.tokenize import WINDOWS
 from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate_tagger
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
