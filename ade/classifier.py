@@ -105,6 +105,11 @@ class Classifier(Stored[AdeForSequenceClassification], Predictor):
         """What is predicted for a text: one label, any number of labels, or a number."""
         return problem_of(self.model.config.problem_type, self.model.config.num_labels)
 
+    @property
+    def label_type(self) -> str:
+        """The type in which the labels were given for training: str, int, float or bool."""
+        return str(self.model.config.label_type)
+
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Return the class scores (n, C) of n texts; the tokens of text i are `ids[offsets[i]:offsets[i + 1]]`.
 

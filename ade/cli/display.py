@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ade.data.problems import Prediction, Tagged
+from ade.data.problems import Label, Prediction, Tagged
 from ade.progress import Report
 
 if TYPE_CHECKING:
@@ -185,8 +185,13 @@ def format_prediction(prediction: Prediction | Tagged) -> str:
         return f"{prediction.label:.6g}\n"
     if isinstance(prediction.label, list):
         probabilities = prediction.probability if isinstance(prediction.probability, list) else []
-        return f"{'|'.join(map(one_line, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
-    return f"{one_line(str(prediction.label))}\t{prediction.probability:.4f}\n"
+        return f"{'|'.join(map(_label, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
+    return f"{_label(prediction.label)}\t{prediction.probability:.4f}\n"
+
+
+def _label(label: Label) -> str:
+    """A label on one line; truth values as in JSON."""
+    return str(label).lower() if isinstance(label, bool) else one_line(str(label))
 
 
 def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:

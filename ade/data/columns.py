@@ -7,68 +7,16 @@ from pathlib import Path
 from ade.errors import InputError
 
 TEXT, LABEL = "text", "label"  # taken first, whatever other columns there are
-TEXT_WORDS = frozenset(
-    [
-        "abstract",
-        "article",
-        "body",
-        "comment",
-        "content",
-        "description",
-        "doc",
-        "document",
-        "email",
-        "gloss",
-        "headline",
-        "input",
-        "message",
-        "passage",
-        "post",
-        "prompt",
-        "query",
-        "question",
-        "review",
-        "sentence",
-        "sms",
-        "story",
-        "summary",
-        "text",
-        "title",
-        "tweet",
-        "utterance",
-        "words",
-    ]
-)
-LABEL_WORDS = frozenset(
-    [
-        "category",
-        "class",
-        "emotion",
-        "flag",
-        "genre",
-        "intent",
-        "kind",
-        "label",
-        "lang",
-        "language",
-        "output",
-        "polarity",
-        "rating",
-        "score",
-        "section",
-        "sentiment",
-        "spam",
-        "stance",
-        "stars",
-        "subject",
-        "tag",
-        "target",
-        "topic",
-        "toxic",
-        "type",
-        "y",
-    ]
-)
+TEXT_WORDS = {
+    "abstract", "article", "body", "comment", "content", "description", "doc", "document", "email", "gloss", "headline",
+    "input", "message", "passage", "post", "prompt", "query", "question", "review", "sentence", "sms", "story",
+    "summary", "text", "title", "tweet", "utterance", "words",
+}  # fmt: skip
+LABEL_WORDS = {
+    "category", "class", "emotion", "flag", "genre", "intent", "kind", "label", "lang", "language", "output",
+    "polarity", "rating", "score", "section", "sentiment", "spam", "stance", "stars", "subject", "tag", "target",
+    "topic", "toxic", "type", "y",
+}  # fmt: skip
 ENDINGS = ("id", "idx", "name", "names", "str")  # label_id, class_name
 MAX_WORDS = 4  # of a name; more are a text in a file without a header
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")

@@ -37,8 +37,9 @@ def load_dataset(
 ) -> Dataset:
     """Load one split of a folder, a hub name or `wordnet`, or a single file, whatever the split.
 
-    Without names, the columns are found: `text` and `label`, or what is named alike (review, sentiment). `problem` is the kind of problem; multi-label columns hold lists, or names separated by |. Without it, lists are
-    multi-label and everything else is single-label.
+    Without names, the columns are found: `text` and `label`, or what is named alike (review, sentiment). `problem` is
+    the kind of problem; multi-label columns hold lists, or names separated by |. Without it, lists are multi-label and
+    everything else is single-label.
     """
     dataset = _load(source, split, Schema(text_column, label_column, problem))
     return replace(dataset, name=Path(source).resolve().stem if Path(source).exists() else str(source))
@@ -163,7 +164,7 @@ def from_table(table: Table, source: Path | str, schema: Schema) -> Dataset:
 
 
 def _refuse(wrong: np.ndarray, source: Path | str, what: str) -> None:
-    """Raise an error that names the first rows where `wrong` is true, if there are any; `wrong` may hold row numbers."""
+    """Raise an error that names the first wrong rows, if there are any; `wrong` is a mask, or holds row numbers."""
     rows = (np.flatnonzero(wrong) if wrong.dtype == bool else wrong) + 1
     if len(rows):
         named = ", ".join(map(str, rows[:5])) + (f", ... ({len(rows):,} in all)" if len(rows) > 5 else "")

@@ -6,10 +6,10 @@ Models store labels as names. The type is kept beside them, so that predictions 
 import math
 from typing import Any, Literal
 
+from ade.data.problems import Label
 from ade.data.rows import is_unicode
 
 LabelType = Literal["str", "int", "float", "bool"]
-Label = str | int | float | bool
 TRUE, FALSE = "true", "false"
 MISSING = ("NAType", "NaTType")  # classes of pandas for a missing value, which cannot be compared
 
@@ -34,22 +34,25 @@ def plain(value: Any) -> tuple[str, LabelType] | None:
         return None
     if hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return plain(value.item())  # a number of numpy
-    if isinstance(value, bool):
-        return (TRUE if value else FALSE), "bool"
-    if isinstance(value, int):
-        return str(value), "int"
-    if isinstance(value, float):
-        return None if math.isnan(value) else (repr(value), "float")
+    if isinstance(value, (bool, int, float)):
+        return _number(value)
     if isinstance(value, bytes):
         try:
             return value.decode("utf8"), "str"
         except UnicodeDecodeError:
             raise ValueProblem("is not UTF-8 text") from None
-    if isinstance(value, dict):
-        raise ValueProblem("holds an object, expected plain values")
-    if is_listed(value):
-        raise ValueProblem("holds a list, expected plain values")
+    if isinstance(value, dict) or is_listed(value):
+        what = "an object" if isinstance(value, dict) else "a list"
+        raise ValueProblem(f"holds {what}, expected plain values")
     return str(value), "str"  # a date, a decimal number
+
+
+def _number(value: bool | int | float) -> tuple[str, LabelType] | None:
+    if isinstance(value, bool):
+        return (TRUE if value else FALSE), "bool"
+    if isinstance(value, int):
+        return str(value), "int"
+    return None if math.isnan(value) else (repr(value), "float")
 
 
 def _string(value: str) -> tuple[str, LabelType]:

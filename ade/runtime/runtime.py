@@ -65,13 +65,14 @@ class Runtime(Predictor):
         threads: int = 0,
         problem: str = SINGLE,
         lexicon: Lexicon | None = None,
+        label_type: str = "str",
     ) -> None:
         self.projection, self.lexicon = projection, lexicon
         self.tokenizer = tokenizer  # changed below; a copy would double the start-up time
         self.tokenizer.no_padding()
         self.max_tokens = projection.tables.options.max_tokens
         self.tokenizer.enable_truncation(self.longest)
-        self._names, self._problem = names, problem
+        self._names, self._problem, self._label_type = names, problem, label_type
         self._threads = threads or cores()
         self._start_threads()
 
@@ -96,6 +97,11 @@ class Runtime(Predictor):
     def problem(self) -> str:
         """The kind of problem: one label a text, any number of labels, or regression."""
         return self._problem
+
+    @property
+    def label_type(self) -> str:
+        """The type in which the labels were given for training: str, int, float or bool."""
+        return self._label_type
 
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of concatenated texts: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
@@ -136,7 +142,8 @@ class Runtime(Predictor):
             names = names_of(config.get("id2label"), tables.labels)
         tokenizer = read_tokenizer(path, tables.pairs.vocabulary)
         problem = problem_of(config.get("problem_type"), tables.labels)
-        return cls(Projection(tables, cached_types), tokenizer, names, threads, problem, lexicon)
+        label_type = str(config.get("label_type", "str"))
+        return cls(Projection(tables, cached_types), tokenizer, names, threads, problem, lexicon, label_type)
 
 
 def _read_state(path: Path) -> dict[str, np.ndarray]:

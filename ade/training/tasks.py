@@ -59,7 +59,10 @@ class TextTask:
 
     def make_model(self, settings: TrainingSettings) -> AdeForSequenceClassification:
         """An untrained model."""
-        config = _config_of(self.codebook, self.data, settings) | {"problem_type": self.data.problem}
+        config = _config_of(self.codebook, self.data, settings) | {
+            "problem_type": self.data.problem,
+            "label_type": self.data.label_type,
+        }
         return AdeForSequenceClassification.from_codebook(self.codebook, self.data.names, self.architecture, **config)
 
     def validate(self, model: AdeForSequenceClassification) -> dict[str, Any]:

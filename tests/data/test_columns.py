@@ -35,7 +35,7 @@ def test_what_is_given_decides():
 
 
 def test_what_cannot_be_found_names_the_option():
-    with pytest.raises(InputError, match=r"a.csv: which column holds the texts\? the columns are n, m, label; .*--text"):
+    with pytest.raises(InputError, match=r"a.csv: which column holds the texts\? .* n, m, label; .*--text-column"):
         find_columns("a.csv", ["n", "m", "label"], None, None)
     with pytest.raises(InputError, match=r"which column holds the labels\? .*--label-column"):
         find_columns("a.csv", ["text", "n", "m"], None, None)
