@@ -90,6 +90,11 @@ class Stored(Generic[Kind]):
         """Load a model folder or a model on the hub (safetensors only, no remote code)."""
         return cls(*load_model(cls.kind, folder, device))
 
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, device: str = "auto") -> Self:
+        """Load a model folder or a model on the hub: `load` by the name it has in transformers."""
+        return cls.load(folder, device)
+
 
 class Classifier(Stored[AdeForSequenceClassification], Predictor):
     """A trained text classifier with its tokenizer."""
@@ -123,6 +128,12 @@ class Classifier(Stored[AdeForSequenceClassification], Predictor):
         if fast is None:
             return predict_logits(self.model, Encoded(torch.from_numpy(ids), offsets))
         return fast(ids, offsets)
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the pooled vector of each text, the input of the classification layer: (n, d), or (d,) for one."""
+        from ade.integrations.vectors import pooled_vectors
+
+        return pooled_vectors(self, [texts])[0] if isinstance(texts, str) else pooled_vectors(self, texts)
 
 
 class Tagger(Stored[AdeForTokenClassification]):

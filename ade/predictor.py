@@ -53,6 +53,10 @@ class Predictor(ABC):
     def problem(self) -> str:
         """What is predicted: one label (`SINGLE`), any number of labels (`MULTI`) or a number (`REGRESSION`)."""
 
+    @abstractmethod
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the pooled vector of each text, the input of the classification layer: (n, d), or (d,) for one."""
+
     def predict(self, texts: str | Sequence[str]) -> Any:
         """Predict one text or a list of texts.
 

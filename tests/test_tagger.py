@@ -14,7 +14,7 @@ from ade.errors import InputError
 from ade.evaluation import compare_tags, evaluate_tagger, spans
 from ade.model import AdeForTokenClassification
 from ade.settings import STRONG, Architecture
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import FILLER, WORDS, ragged_codebook
 
 QUICK = replace(STRONG, steps=400, batch_size=16, learning_rate=5e-3, token_dropout=0.1, device="cpu")
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("attend", ["tokens", "gated", "anchors"])
 def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, tmp_path):
     architecture = Architecture(attend=attend, heads=2)
-    tagger = train(codebook, load_tagged(folder), settings=QUICK, architecture=architecture, out=tmp_path / "model")
+    tagger = fit_model(codebook, load_tagged(folder), settings=QUICK, architecture=architecture, out=tmp_path / "model")
     held = load_tagged(folder, "test")
     found = evaluate_tagger(tagger, held)
     assert found.accuracy > 0.9

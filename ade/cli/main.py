@@ -16,7 +16,7 @@ from ade.cli.inspection import inspect_verb, params
 from ade.cli.prediction import evaluate, predict
 from ade.cli.serving import export, serve
 from ade.cli.training import distill, run, train
-from ade.errors import InputError
+from ade.errors import InputError, missing_package
 
 app = typer.Typer(
     name="ade",
@@ -64,6 +64,11 @@ def main() -> None:
         sys.stdout.flush()
     except InputError as error:
         status = _fail(str(error))
+    except ImportError as error:
+        missing = missing_package(" ".join(["ade", *sys.argv[1:2]]), error)
+        if missing is None:
+            raise
+        status = _fail(missing, prefix="")
     except OSError as error:
         status = _fail(f"{error.filename or 'error'}: {error.strerror or error}")
     except KeyboardInterrupt:
@@ -79,8 +84,8 @@ def main() -> None:
     sys.exit(status or 0)
 
 
-def _fail(message: str) -> int:
-    print("ade: " + " ".join(message.split()), file=sys.stderr)
+def _fail(message: str, prefix: str = "ade: ") -> int:
+    print(prefix + " ".join(message.split()), file=sys.stderr)
     return 2
 
 

@@ -35,7 +35,7 @@ from ade.service.app import MAX_INSPECTIONS, create_app
 from ade.service.responses import JsonPredictor, parse_texts
 from ade.service.server import Server, bind_socket, url_of
 from ade.settings import STRONG, Architecture, ServiceSettings
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import PATIENT, topic_texts, until
 
 SMALL = ServiceSettings(max_bytes=4000, max_texts=8, max_chars=100, batch=16, queue=64, inspect_texts=1)
@@ -46,7 +46,7 @@ SECRET = "the password is swordfish"
 def folder(codebook, topics, tmp_path_factory):
     out = tmp_path_factory.mktemp("model") / "gated"
     chosen = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
-    train(codebook, topics, settings=chosen, architecture=Architecture(attend="gated"), out=out)
+    fit_model(codebook, topics, settings=chosen, architecture=Architecture(attend="gated"), out=out)
     return out
 
 
