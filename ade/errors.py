@@ -3,7 +3,6 @@
 PACKAGE = "ade-embeddings"
 EXTRAS = {  # package -> the extra that installs it
     **dict.fromkeys(("torch", "transformers", "accelerate", "datasets", "pyarrow", "wordllama"), "train"),
-    **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "serve"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("sklearn", "pattern"), "demo"),
     "sentence_transformers": "sentence",
@@ -19,10 +18,12 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def missing_package(what: str, error: ImportError) -> str | None:
-    """Return what to install where a package of an extra is missing: `what` needs it; None for another error."""
+def missing_package(what: str, error: ImportError, extra: str | None = None) -> str | None:
+    """Return what to install where a package of an extra is missing: `what` needs it; None for another error.
+
+    `extra` is the one that has all that `what` needs, where that is not the first extra with the package.
+    """
     package = (error.name or "").partition(".")[0]
-    extra = EXTRAS.get(package)
-    if extra is None or not isinstance(error, ModuleNotFoundError):
+    if package not in EXTRAS or not isinstance(error, ModuleNotFoundError):
         return None
-    return f"{what} needs {package}: pip install '{PACKAGE}[{extra}]'"
+    return f"{what} needs {package}: pip install '{PACKAGE}[{extra or EXTRAS[package]}]'"

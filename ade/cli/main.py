@@ -25,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+EXTRAS_OF_VERBS = {"export": "onnx", "run": "demo"}  # of verbs that need more than the first package they miss
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 
 
@@ -65,7 +66,7 @@ def main() -> None:
     except InputError as error:
         status = _fail(str(error))
     except ImportError as error:
-        missing = missing_package(" ".join(["ade", *sys.argv[1:2]]), error)
+        missing = missing_package(f"ade {sys.argv[1]}", error, EXTRAS_OF_VERBS.get(sys.argv[1]))
         if missing is None:
             raise
         status = _fail(missing, prefix="")

@@ -631,18 +631,6 @@ def test_the_verb_says_what_is_wrong_in_a_line(ade, folder, tmp_path):
         assert says in errors
 
 
-def test_without_the_extra_it_says_which_to_install(folder):
-    program = (
-        "import sys; sys.modules['starlette'] = None; sys.argv = ['ade', 'serve', *sys.argv[1:]]\n"
-        "from ade.cli import main as cli; cli.main()"
-    )
-    command = [sys.executable, "-c", program, str(folder), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "pip install 'ade-embeddings[serve]'" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_requests_are_written_down_where_asked_for(folder):
     with serving_verb(folder, "--access-log") as (process, address):
         got(address, "/health")
