@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,7 +33,7 @@ def json_rows(path: Path, text: str | None, label: str | None) -> tuple[tuple[st
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     with open_text(path) as file:
-        records = _decode_array(file, path) if _is_array(path) else _decode_lines(file, path)
+        records = decode_array(file, path) if _is_array(path) else decode_lines(file, path)
         for row, record in enumerate(records, 1):
             if not isinstance(record, dict):
                 raise InputError(f"{path}, row {row}: not an object with a text and a label")
@@ -48,16 +48,17 @@ def _is_array(path: Path) -> bool:
     raise InputError(f"{path}: the file is empty")
 
 
-def _decode_lines(file: TextIO, path: Path) -> Iterator[Any]:
-    for number, line in enumerate(file, 1):
+def decode_lines(lines: Iterable[str], source: Path | str, decoder: json.JSONDecoder = DECODER) -> Iterator[Any]:
+    """The values of JSON lines; empty lines are left out."""
+    for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield DECODER.decode(line.strip())
+                yield decoder.decode(line.strip())
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}, line {number}: not readable as json ({error})") from None
+                raise InputError(f"{source}, line {number}: not readable as json ({error})") from None
 
 
-def _decode_array(file: TextIO, path: Path) -> Iterator[Any]:
+def decode_array(file: TextIO, source: Path | str, decoder: json.JSONDecoder = DECODER) -> Iterator[Any]:
     """The items of an array, reading no more of the file into memory than one item needs."""
     buffer, row = file.read(READ_CHARS), 1
     while "[" not in buffer:
@@ -68,20 +69,20 @@ def _decode_array(file: TextIO, path: Path) -> Iterator[Any]:
         if buffer.startswith("]", position):
             break
         try:
-            item, position = DECODER.raw_decode(buffer, position)
+            item, position = decoder.raw_decode(buffer, position)
         except RecursionError:
-            raise InputError(f"{path}, row {row}: not readable as json (nested too deeply)") from None
+            raise InputError(f"{source}, row {row}: not readable as json (nested too deeply)") from None
         except json.JSONDecodeError as error:
             at_end = error.pos > len(buffer) - 16 or error.msg.startswith("Unterminated")
             more = file.read(max(READ_CHARS, len(buffer))) if at_end else ""
             if not more:
-                raise InputError(f"{path}, row {row}: not readable as json ({error.msg})") from None
+                raise InputError(f"{source}, row {row}: not readable as json ({error.msg})") from None
             buffer, position = buffer[position:] + more, 0
             continue
         yield item
         row += 1
     if buffer[position + 1 :].strip() or file.read(READ_CHARS).strip():
-        raise InputError(f"{path}: not readable as json (something stands after the end of the array)")
+        raise InputError(f"{source}: not readable as json (something stands after the end of the array)")
 
 
 def starts_with_label(path: Path) -> bool:
@@ -97,8 +98,13 @@ def fasttext_rows(path: Path) -> Iterator[Row]:
     """The texts and labels of lines that start with any number of labels, each with the prefix `__label__`."""
     with open_text(path) as file:
         for row, line in enumerate(filter(str.strip, file), 1):
-            end = LABELS.match(line).end()  # type: ignore[union-attr]
-            labels = [name.removeprefix(PREFIX) for name in line[:end].split()]
+            labels, text = split_labels(line)
             if row == 1 and not labels:
                 raise InputError(f"{path}: does not start with {PREFIX}NAME, as lines of fastText do")
-            yield line[end:].strip(), labels
+            yield text, labels
+
+
+def split_labels(line: str) -> tuple[list[str], str]:
+    """The labels that a line of fastText starts with, and its text."""
+    end = LABELS.match(line).end()  # type: ignore[union-attr]
+    return [name.removeprefix(PREFIX) for name in line[:end].split()], line[end:].strip()

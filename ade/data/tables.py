@@ -134,13 +134,15 @@ def open_parquet(path: Path) -> Iterator[Any]:
         raise InputError(f"{path}: not readable as parquet ({first_line(error)})") from None
 
 
-def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, list[Any]]]:
-    """The columns of a Parquet file as lists of values, `BATCH_ROWS` rows at a time."""
+def parquet_batches(
+    path: Path, columns: Sequence[str] | None = None, raw: bool = True
+) -> Iterator[dict[str, list[Any]]]:
+    """The columns of a Parquet file as lists of values, `BATCH_ROWS` rows at a time; with `raw`, texts as bytes."""
     import pyarrow as pa
 
     def values(column: pa.Array) -> list[Any]:
         plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        if pa.types.is_string(plain.type) or pa.types.is_large_string(plain.type):
+        if raw and (pa.types.is_string(plain.type) or pa.types.is_large_string(plain.type)):
             plain = plain.cast(pa.large_binary())  # declared as text, which nobody has checked
         return plain.to_pylist()
 
