@@ -119,6 +119,10 @@ def train(
     codebook: Annotated[
         Path | None, typer.Option(help="Codebook folder, made by 'ade distill'.", show_default=False)
     ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Size of the model folder, tokenizer included, as 2MB or 800kB.", show_default=False),
+    ] = None,
     preset: Annotated[Literal["strong", "paper"], typer.Option(help="Default values of the settings.")] = "strong",
     distill_from: Annotated[
         str | None,
@@ -155,6 +159,7 @@ def train(
         splits,
         teacher=teacher,
         codebook=codebook,
+        size=size,
         out=out,
         preset=preset,
         distill_from=distill_from,

@@ -15,9 +15,9 @@ from ade.data.sources import AnyDataset, as_dataset, load_splits
 from ade.data.tables import Schema
 from ade.errors import InputError
 from ade.progress import Report
-from ade.settings import ARCHITECTURES, PRESETS, Architecture, TeachingSettings, TrainingSettings
+from ade.settings import ARCHITECTURES, PRESETS, Architecture, TeachingSettings, TrainingSettings, parse_size
 from ade.training.checkpoints import Existing, claimed
-from ade.training.codebooks import codebook_for
+from ade.training.codebooks import codebook_for, codebook_for_size
 from ade.training.loop import fit_model
 from ade.training.schedule import held_back
 
@@ -33,6 +33,7 @@ def train(
     *,
     teacher: "Teacher | str | Path | None" = None,
     codebook: Codebook | str | Path | None = None,
+    size: str | int | None = None,
     out: str | Path | None = None,
     validation: Any = None,
     text_column: str | None = None,
@@ -54,6 +55,7 @@ def train(
         teacher: pretrained embeddings to distil, as `load_teacher` takes them; by default those that are embedded. The
             codebook is kept in the cache, so that this happens once.
         codebook: a `Codebook` or its folder, instead of a teacher.
+        size: bytes of the model folder, tokenizer included, as 2_000_000 or '2MB'; by default nothing is rounded.
         out: output folder, with checkpoints while the model is trained; without it, call `save` on the model.
         validation: rows that the best weights are chosen by, as `data`; by default a split of the data called `dev` or
             `validation`, else a part of the training rows.
@@ -79,16 +81,34 @@ def train(
     if validation is not None:
         splits["dev"] = as_dataset(validation, None, schema, "dev").relabelled(splits["train"].names)
     rows, dev = splits["train"], splits.get("dev")
+    if size is not None:
+        _check_size(settings, codebook, rows)
 
     with _shown(progress) as report:
         main_process = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes
         if out is not None and main_process:
             with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
                 pass
-        book = codebook_for(codebook, teacher, report=report)
+        if size is None:
+            book = codebook_for(codebook, teacher, report=report)
+        else:
+            book, division = codebook_for_size(rows, parse_size(str(size)), teacher, training.lexicon, report)
+            training = replace(training, lexicon=division.lexicon > 0, lexicon_size=str(division.lexicon or ""))
+            architecture = replace(architecture, layer_bits=division.layer_bits)
         if distill_from is not None:
             rows, dev = _add_soft_targets(rows, dev, str(distill_from), unlabelled, training, teaching, report)
         return fit_model(book, rows, dev, training, architecture, out, existing, report)
+
+
+def _check_size(settings: Mapping[str, Any], codebook: Any, rows: AnyDataset) -> None:
+    """Refuse what does not go with a size of the folder."""
+    if codebook is not None:
+        raise InputError("--size needs a teacher to distil, the size of a --codebook is given: leave one of them out")
+    if not isinstance(rows, Dataset):
+        raise InputError("--size works for classifiers of texts, not for taggers")
+    chosen = [name for name in ("layer_bits", "lexicon_size") if settings.get(name)]
+    if chosen:
+        raise InputError(f"--size chooses {chosen[0]} itself: leave one of them out")
 
 
 def problem_type(problem: str | None) -> str | None:
