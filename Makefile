@@ -1,19 +1,25 @@
 # make run: distil, train, evaluate and inspect on embedded data. make test: linter, type checker, tests. Both set up the
-# environment in .venv first.
+# environment in .venv first: `run` installs what running needs, `test` also the tools of developers.
 PYTHON ?= python3
 BIN := .venv/bin
+RUNNING := .venv/.running
 STAMP := .venv/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: setup run test test-oldest bench-quick report docs clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(RUNNING): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev,docs,onnx,sentence,serve]'
+	$(INSTALL) -e '.[demo]'
 	touch $@
 
-run: $(STAMP)
+$(STAMP): $(RUNNING)
+	$(INSTALL) -e '.[demo,dev,docs,onnx,sentence,serve]'
+	touch $@
+
+run: $(RUNNING)
 	$(BIN)/ade run
 
 test: $(STAMP)
@@ -40,7 +46,7 @@ bench-quick: $(STAMP)
 
 # Tables and plots from benchmarks/results; every sentence under a table is checked against the records.
 report: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(INSTALL) -e '.[bench]'
 	$(BIN)/python -m benchmarks report
 	$(BIN)/python -m benchmarks report --check
 

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ade.errors import missing_package
+
 if TYPE_CHECKING:
     from ade.classifier import Classifier, Tagger
     from ade.codebook import Codebook
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ade.integrations.scikit_learn import AdeRegressor as AdeRegressor
     from ade.integrations.sentence_transformers import AdeModule as AdeModule
     from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
+    from ade.runtime.load import load
     from ade.runtime.runtime import Runtime
     from ade.settings import (
         PAPER,
@@ -42,9 +45,9 @@ if TYPE_CHECKING:
         TrainingSettings,
     )
     from ade.teachers import Teacher, contextual_teacher, load_teacher
-    from ade.training.loop import train
     from ade.training.schedule import held_back
     from ade.training.soft_targets import LabelTeacher, taught
+    from ade.training.train import train
 
 __version__ = "0.1.0"
 
@@ -70,10 +73,11 @@ _MODULES = {  # module -> its public names
     "explanation": ("Explanation",),
     "classifier": ("Classifier", "Tagger"),
     "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
-    "training.loop": ("train",),
+    "training.train": ("train",),
     "training.schedule": ("held_back",),
     "training.soft_targets": ("LabelTeacher", "taught"),
     "runtime.runtime": ("Runtime",),
+    "runtime.load": ("load",),
     "inspector.words": ("inspect_words",),
     "inspector.reading": ("Inspector",),
     "integrations.onnx_export": ("export",),
@@ -88,16 +92,23 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
-    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "Explanation", "Evaluation",
-    "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back", "taught",
-    "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector", "export",
+    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "load", "Explanation",
+    "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back",
+    "taught", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector",
+    "export",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'ade' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"ade.{_MODULE_OF[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"ade.{_MODULE_OF[name]}"), name)
+    except ModuleNotFoundError as error:
+        missing = missing_package(f"ade.{name}", error)
+        if missing is None:
+            raise
+        raise ModuleNotFoundError(missing, name=error.name) from None
 
 
 def __dir__() -> list[str]:

@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from ade.data.batches import Encoded, sorted_batches
-from ade.data.conll import OUTSIDE, encode_sentences
+from ade.data.conll import OUTSIDE
 from ade.data.problems import TAGGER, Tagged, names_of, problem_of, scale_of
+from ade.data.tag_tokens import encode_sentences
 from ade.data.tokenize import CHUNK, truncating
 from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import resolve_device
@@ -112,6 +113,11 @@ class Stored(Generic[Kind]):
         """Load a model folder or a model on the hub (safetensors only, no remote code)."""
         return cls(*load_model(cls.kind, folder, device))
 
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, device: str = "auto") -> Self:
+        """Load a model folder or a model on the hub: `load` by the name it has in transformers."""
+        return cls.load(folder, device)
+
 
 class Classifier(Stored[AdeForSequenceClassification], Predictor):
     """A trained text classifier with its tokenizer."""
@@ -127,6 +133,11 @@ class Classifier(Stored[AdeForSequenceClassification], Predictor):
     def problem(self) -> str:
         """What is predicted for a text: one label, any number of labels, or a number."""
         return problem_of(self.model.config.problem_type, self.model.config.num_labels)
+
+    @property
+    def label_type(self) -> str:
+        """The type in which the labels were given for training: str, int, float or bool."""
+        return str(self.model.config.label_type)
 
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Return the class scores (n, C) of n texts; the tokens of text i are `ids[offsets[i]:offsets[i + 1]]`.
@@ -150,6 +161,12 @@ class Classifier(Stored[AdeForSequenceClassification], Predictor):
         """Return the lexicon; None where the model has none."""
         layer = self.model.lexicon
         return None if layer is None else self._lexicon.get(layer.buffers(), layer.unpacked)
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the pooled vector of each text, the input of the classification layer: (n, d), or (d,) for one."""
+        from ade.integrations.vectors import pooled_vectors
+
+        return pooled_vectors(self, [texts])[0] if isinstance(texts, str) else pooled_vectors(self, texts)
 
 
 class Tagger(Stored[AdeForTokenClassification]):

@@ -38,6 +38,7 @@ class AdeConfig(PretrainedConfig):
         lexicon: dict[str, Any] | None = None,
         class_weights: list[float] | None = None,
         scale: list[float] | None = None,
+        label_type: str = "str",
         about: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -60,6 +61,7 @@ class AdeConfig(PretrainedConfig):
         self.lexicon = lexicon  # sizes of the stored lexicon; None without one
         self.class_weights = class_weights  # loss weight of each class; None for equal weights
         self.scale = scale  # of a regression: mean and standard deviation of its targets, to undo standardisation
+        self.label_type = label_type  # in which labels were given: str, int, float, bool; `id2label` holds names
         self.about = about or {}  # teacher, data and metrics, for the model card
 
         self._check()

@@ -12,6 +12,7 @@ import numpy as np
 from ade.data.conll import OUTSIDE, TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE
+from ade.data.tables import Schema
 from ade.data.tokenize import CHUNK
 from ade.errors import InputError
 from ade.predictor import Predictor
@@ -93,8 +94,42 @@ EVALUATIONS: dict[str, type[AnyEvaluation]] = {
 }
 
 
-def evaluate(classifier: Predictor, data: Dataset) -> AnyEvaluation:
-    """Predict every text of a dataset and compare the predictions with its labels."""
+def evaluate(
+    model: "Predictor | Tagger",
+    data: Any,
+    labels: Any = None,
+    *,
+    split: str = "test",
+    text_column: str | None = None,
+    label_column: str | None = None,
+) -> Any:
+    """Predict every text and compare the predictions with the labels.
+
+    Args:
+        model: a `Classifier`, a `Runtime` or a `Tagger`.
+        data: whatever `train` takes: a file, a folder or a hub name, texts with `labels`, a DataFrame, a dataset.
+        labels: one for each text, where `data` is a list of texts.
+        split: of a folder or a hub name, the split to read.
+        text_column: name of the text column; found where it is None.
+        label_column: name of the label column; found where it is None.
+
+    Returns:
+        An `Evaluation`; models for several labels, numbers or tags have metrics of their own.
+    """
+    from ade.data.sources import as_dataset
+
+    if not isinstance(model, Predictor):
+        tagged = as_dataset(data, labels, split=split)
+        if not isinstance(tagged, TaggedDataset):
+            raise InputError("the model is a tagger, which needs words with a tag each")
+        return evaluate_tagger(model, tagged)
+    dataset = as_dataset(data, labels, Schema(text_column, label_column, model.problem), split)
+    if not isinstance(dataset, Dataset):
+        raise InputError("words with a tag each, but the model labels texts")
+    return _evaluate_classifier(model, dataset)
+
+
+def _evaluate_classifier(classifier: Predictor, data: Dataset) -> AnyEvaluation:
     if data.problem != classifier.problem:
         raise InputError(f"the model solves {classifier.problem}, the labels are of {data.problem}")
     data = data.relabelled(classifier.names)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, Answer, Prediction, probabilities_of
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, Answer, Label, Prediction, probabilities_of
 from ade.data.words import group_pieces, is_inside_word
 from ade.errors import InputError
 
@@ -80,7 +80,7 @@ class Contributions:
     contribution of an n-gram is divided among its words.
     """
 
-    label: str
+    label: Label
     score: float
     words: tuple[float, ...]  # in the order of `Explanation.words`
     ngrams: tuple[float, ...]  # in the order of `Explanation.ngrams`
@@ -94,7 +94,7 @@ class Explanation:
     """A prediction taken apart: the contribution of every word and n-gram of a text to the score of every label."""
 
     text: str
-    names: tuple[str, ...]  # labels, in the order of all arrays of C numbers
+    names: tuple[Label, ...]  # labels, in the order of all arrays of C numbers
     problem: str
     words: tuple[Word, ...]
     ngrams: tuple[Ngram, ...]
@@ -117,7 +117,7 @@ class Explanation:
         return self.names[int(self.scores.argmax())]
 
     @property
-    def probabilities(self) -> dict[str, float]:
+    def probabilities(self) -> dict[Label, float]:
         """The probability of each label; empty for a regression."""
         if self.problem == REGRESSION:
             return {}
@@ -130,9 +130,9 @@ class Explanation:
         label, probabilities = self.label, self.probabilities
         if isinstance(label, list):
             return Prediction(label, [probabilities[name] for name in label])
-        return Prediction(label, probabilities.get(str(label)))
+        return Prediction(label, probabilities.get(label))
 
-    def contributions(self, label: str | None = None) -> Contributions:
+    def contributions(self, label: Label | None = None) -> Contributions:
         """Return what every part of the text adds to the score of a label, by default of the most probable one."""
         i = self._index(label)
         return Contributions(
@@ -145,7 +145,7 @@ class Explanation:
             lexicon_bias=float(self.lexicon_bias[i]),
         )
 
-    def strongest_ngrams(self, label: str | None = None, count: int = STRONGEST) -> list[tuple[Ngram, float]]:
+    def strongest_ngrams(self, label: Label | None = None, count: int = STRONGEST) -> list[tuple[Ngram, float]]:
         """Return the n-grams that add most to the score of a label, or take most from it, and how much."""
         i = self._index(label)
         found = [(ngram, float(ngram.contributions[i])) for ngram in self.ngrams]
@@ -183,11 +183,11 @@ class Explanation:
             ],
         }
 
-    def _index(self, label: str | None) -> int:
+    def _index(self, label: Label | None) -> int:
         if label is None:
             return int(self.scores.argmax())
         if label not in self.names:
-            raise InputError(f"no label '{label}'; the labels are {', '.join(self.names)[:200]}")
+            raise InputError(f"no label '{label}'; the labels are {', '.join(map(str, self.names))[:200]}")
         return self.names.index(label)
 
 
@@ -200,7 +200,7 @@ def explain_text(
     tokens: Tokens,
     windows: Sequence[TokenContributions],
     lexicon: "Lexicon | None",
-    names: tuple[str, ...],
+    names: tuple[Label, ...],
     problem: str,
 ) -> Explanation:
     """Put the contributions of a text's tokens, window by window, and of its n-grams together."""

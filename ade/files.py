@@ -195,3 +195,9 @@ def reading_model(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder}: {error}") from None
     except Exception as error:  # of any library: the folder is damaged or of another kind
         raise InputError(f"{folder}: not a readable ADE model ({first_line(error)})") from None
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is computed once and kept: $ADE_CACHE, or `ade` in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("ADE_CACHE") or Path(home) / "ade")

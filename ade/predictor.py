@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, Prediction, probabilities_of
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, Label, Prediction, probabilities_of
 from ade.data.tokenize import CHUNK, WINDOWS, encode_chunks, tokenize
+from ade.data.values import restored
 from ade.errors import InputError
 from ade.explanation import Explanation, TokenContributions, Tokens, explain_text
 from ade.lexicon import Lexicon
@@ -28,6 +29,17 @@ class Predictor(ABC):
     @abstractmethod
     def names(self) -> tuple[str, ...]:
         """Label names, in the order of the columns of scores and probabilities."""
+
+    @property
+    def label_type(self) -> str:
+        """The type in which the labels were given for training: str, int, float or bool."""
+        return "str"
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The labels as they were given for training, in the order of `names`."""
+        kind = self.label_type
+        return self.names if kind == "str" else tuple(restored(name, kind) for name in self.names)
 
     @abstractmethod
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -51,18 +63,23 @@ class Predictor(ABC):
     def problem(self) -> str:
         """What is predicted: one label (`SINGLE`), any number of labels (`MULTI`) or a number (`REGRESSION`)."""
 
+    @abstractmethod
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the pooled vector of each text, the input of the classification layer: (n, d), or (d,) for one."""
+
     def predict(self, texts: str | Sequence[str]) -> Any:
         """Predict one text or a list of texts.
 
         A prediction is the most probable label, a list of labels for a multi-label model, a number for a regression.
+        Labels are as they were given for training: the number 3 comes back as a number.
         """
         if isinstance(texts, str):
             return self.predict([texts])[0]
-        scores, names = self.predict_scores(texts), self.names
+        scores, labels = self.predict_scores(texts), self.labels
         if self.problem == SINGLE:
-            return [names[i] for i in scores.argmax(1)]
+            return [labels[i] for i in scores.argmax(1)]
         if self.problem == MULTI:
-            return [[names[i] for i in np.flatnonzero(row)] for row in scores >= MULTI_LABEL_LOGIT]
+            return [[labels[i] for i in np.flatnonzero(row)] for row in scores >= MULTI_LABEL_LOGIT]
         return scores[:, 0].tolist()
 
     def predict_proba(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -80,7 +97,7 @@ class Predictor(ABC):
 
     def predictions(self, texts: Sequence[str], first: int = 0) -> list[Prediction]:
         """Return label and probability of each text; error messages number the texts from `first`."""
-        scores, names = self.predict_scores(texts, first), self.names
+        scores, labels = self.predict_scores(texts, first), self.labels
         if self.problem == REGRESSION:
             return [Prediction(value, None) for value in scores[:, 0].tolist()]
         probabilities = self._probabilities(scores)
@@ -88,12 +105,12 @@ class Predictor(ABC):
         if self.problem == SINGLE:
             best = scores.argmax(1)
             highest = probabilities[np.arange(len(best)), best].tolist()
-            return [Prediction(names[i], probability) for i, probability in zip(best, highest, strict=True)]
+            return [Prediction(labels[i], probability) for i, probability in zip(best, highest, strict=True)]
 
         predicted = [np.flatnonzero(row) for row in scores >= MULTI_LABEL_LOGIT]
         return [
-            Prediction([names[i] for i in labels], row[labels].tolist())
-            for labels, row in zip(predicted, probabilities, strict=True)
+            Prediction([labels[i] for i in chosen], row[chosen].tolist())
+            for chosen, row in zip(predicted, probabilities, strict=True)
         ]
 
     def explain(self, texts: str | Sequence[str], first: int = 0) -> Any:
@@ -114,7 +131,7 @@ class Predictor(ABC):
             self.token_contributions(tokens.ids[start : start + self.max_tokens])
             for start in range(0, len(ids), self.max_tokens)
         ]
-        return explain_text(text, tokens, windows, self.ngram_scores(), self.names, self.problem)
+        return explain_text(text, tokens, windows, self.ngram_scores(), self.labels, self.problem)
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         if self.problem == REGRESSION:

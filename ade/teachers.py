@@ -93,7 +93,7 @@ def license_of(folder: Path) -> str | None:
 def _read_wordllama() -> tuple[Tensor, Tokenizer]:
     spec = importlib.util.find_spec("wordllama")  # locates the package without importing it
     if spec is None or not spec.submodule_search_locations:
-        raise InputError("the default teacher ships in the package wordllama: pip install 'ade-embeddings[demo]'")
+        raise InputError("the default teacher ships in the package wordllama: pip install 'ade-embeddings[train]'")
     folder = Path(spec.submodule_search_locations[0])
     table = _read_tensor(folder / "weights" / "l2_supercat_256.safetensors", "embedding.weight")
     return table, Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))

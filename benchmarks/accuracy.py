@@ -23,7 +23,7 @@ from ade.packing.whole_folder import Division, distill_for_model
 from ade.progress import Report, silent
 from ade.settings import EPOCHS, Architecture, DistillationSettings, TeachingSettings, TrainingSettings, parse_size
 from ade.teachers import contextual_teacher, load_teacher
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from ade.training.schedule import held_back
 from ade.training.soft_targets import LabelTeacher, taught
 from benchmarks.encoders import FineTuned
@@ -184,7 +184,7 @@ def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], d
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         out = Path(folder) / "model"
-        classifier = train(codebook, rows, dev, training, shape, out, "refuse", report)
+        classifier = fit_model(codebook, rows, dev, training, shape, out, "refuse", report)
         seconds = time.perf_counter() - began
         needed = folder_sizes(out)
     figures = {**evaluate(classifier, test).as_dict(), **needed, "train_seconds": seconds}

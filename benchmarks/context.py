@@ -18,7 +18,7 @@ from ade.errors import InputError
 from ade.inspector.reading import read
 from ade.progress import Report
 from ade.settings import Architecture
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from benchmarks.accuracy import Places, codebook_for, load_rows, training_of
 from benchmarks.records import Run
 
@@ -33,7 +33,7 @@ def run_context(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     rows, _, about = load_rows(places, {"data": "wordnet", "rows": settings["rows"]})
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
     training = training_of(settings["training"], places.device)
-    classifier = train(codebook, rows, None, training, Architecture(**settings["architecture"]), report=report)
+    classifier = fit_model(codebook, rows, None, training, Architecture(**settings["architecture"]), report=report)
     classifier = Classifier(classifier.model.cpu(), classifier.tokenizer)
     pairs = list(scws(places.data / "wordsim" / "scws_ratings.txt"))
     ratings = np.array([rating for _, _, rating in pairs])

@@ -13,7 +13,7 @@ from ade.explanation import Explanation, Word
 from ade.predictor import Predictor
 from ade.progress import Report, silent
 from ade.settings import Architecture
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from benchmarks.accuracy import Places, codebook_for, load_rows, seed_of, training_of
 from benchmarks.records import Run
 
@@ -26,7 +26,7 @@ def run_explain(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     rows, test, about = load_rows(places, settings)
     codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
     training = training_of(settings["training"], places.device)
-    classifier = train(codebook, rows, None, training, Architecture(**settings["architecture"]), report=report)
+    classifier = fit_model(codebook, rows, None, training, Architecture(**settings["architecture"]), report=report)
     classifier = Classifier(classifier.model.cpu(), classifier.tokenizer)
 
     draw = np.random.default_rng(seed_of(settings))

@@ -26,7 +26,7 @@ from ade.runtime.tables import fold
 from ade.runtime.type_cache import TypeCache
 from ade.settings import Architecture, DistillationSettings
 from ade.teachers import Teacher
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from benchmarks.accuracy import Places, codebook_for, load_rows, training_of
 from benchmarks.records import Run
 
@@ -258,7 +258,7 @@ def run_training(run: Run, places: Places, report: Report) -> tuple[dict[str, An
         training_of(settings["training"], places.device),
         Architecture(attend=settings["attend"]),
     )
-    train(codebook, rows.take(np.arange(0, len(rows), 20)), None, replace(preset, steps=50), shape)
+    fit_model(codebook, rows.take(np.arange(0, len(rows), 20)), None, replace(preset, steps=50), shape)
     steps = 0
 
     def counted(what: str, done: int, total: int, figures: Mapping[str, float]) -> None:
@@ -269,6 +269,6 @@ def run_training(run: Run, places: Places, report: Report) -> tuple[dict[str, An
     taken = []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        train(codebook, rows, None, preset, shape, report=counted)
+        fit_model(codebook, rows, None, preset, shape, report=counted)
         taken.append(time.perf_counter() - began)
     return {"seconds": statistics.median(taken), "each": taken, "steps": steps}, {"data": about}

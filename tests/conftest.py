@@ -23,6 +23,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
 torch.set_num_threads(1)  # several workers share the cores
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start
+os.environ["ADE_PROGRESS"] = "0"  # no lines of progress among the errors that tests read
 settings.register_profile("ade", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("ade")
 

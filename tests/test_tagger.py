@@ -8,12 +8,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from ade.classifier import Classifier, Tagger, predict_tags
-from ade.data.conll import UNLABELLED, TaggedDataset, encode_tagged, is_tagged, load_tagged
+from ade.data.conll import TaggedDataset, is_tagged, load_tagged
+from ade.data.tag_tokens import UNLABELLED, encode_tagged
 from ade.errors import InputError
 from ade.evaluation import compare_tags, evaluate_tagger, spans
 from ade.model import AdeForTokenClassification
 from ade.settings import STRONG, Architecture
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import FILLER, WORDS, ragged_codebook
 
 QUICK = replace(STRONG, steps=400, batch_size=16, learning_rate=5e-3, token_dropout=0.1, device="cpu")
@@ -44,7 +45,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("attend", ["tokens", "gated", "anchors"])
 def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, tmp_path):
     architecture = Architecture(attend=attend, heads=2)
-    tagger = train(codebook, load_tagged(folder), settings=QUICK, architecture=architecture, out=tmp_path / "model")
+    tagger = fit_model(codebook, load_tagged(folder), settings=QUICK, architecture=architecture, out=tmp_path / "model")
     held = load_tagged(folder, "test")
     found = evaluate_tagger(tagger, held)
     assert found.accuracy > 0.9

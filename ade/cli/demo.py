@@ -20,7 +20,7 @@ from ade.inspector.words import TokenAnchors, inspect_words
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.teachers import DEFAULT_TEACHER, load_teacher
-from ade.training.loop import train
+from ade.training.loop import fit_model
 
 POLYSEMOUS = ["bank", "spring", "apple"]
 # The strong preset for a run of minutes on two cores: fewer epochs, a higher learning rate, less dropout.
@@ -74,7 +74,8 @@ def run_demo(folder: Path, seed: int = 0, epochs: float | None = SHORT.epochs, r
         report("ADE" if stage == "train" else stage, done, total, metrics)
 
     began, out = time.perf_counter(), folder / "ade"
-    classifier = train(codebook, rows, None, settings, Architecture(attend="gated"), out, "overwrite", report_as_ade)
+    shape = Architecture(attend="gated")
+    classifier = fit_model(codebook, rows, None, settings, shape, out, "overwrite", report_as_ade)
     seconds = time.perf_counter() - began
     nbytes, lexicon_nbytes = folder_sizes(out)["bytes"], classifier.model.lexicon_nbytes
 

@@ -1,7 +1,10 @@
 """Output for people: progress bars on stderr, tables at most 100 columns wide on stdout."""
 
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,8 +21,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ade.data.problems import Prediction, Tagged
-from ade.progress import Report
+from ade.data.problems import Label, Prediction, Tagged
+from ade.progress import Report, silent
 
 if TYPE_CHECKING:
     from ade.cli.demo import Demo
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from ade.integrations.onnx_export import ExportedFile
 
 WIDTH = 100
+SECONDS = 5.0  # between two lines of progress, where there is no terminal
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
@@ -41,14 +45,29 @@ def console() -> Console:
 
 
 @contextmanager
-def progress() -> Iterator[Report]:
-    """Context manager: a `Report` that draws a progress bar per stage, with the time left and the latest metrics."""
+def progress(wanted: bool | None = None) -> Iterator[Report]:
+    """Context manager: a `Report` that shows the progress on stderr.
+
+    In terminals and notebooks it draws a bar per stage, with the time left and the latest metrics; elsewhere it prints
+    a line every few seconds. Nothing is shown where `wanted` is False, or where it is None and the environment variable
+    `ADE_PROGRESS` is 0; of several processes only the first one shows it.
+    """
     stderr = Console(stderr=True, highlight=False)
+    default = os.environ.get("ADE_PROGRESS") != "0"
+    if not (default if wanted is None else wanted) or os.environ.get("RANK", "0") != "0":
+        yield silent
+    elif stderr.is_terminal or (stderr.is_jupyter and find_spec("ipywidgets") is not None):
+        yield from _bars(stderr)
+    else:
+        yield _Lines(stderr)
+
+
+def _bars(console: Console) -> Iterator[Report]:
     columns = (
         TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
         TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[metrics]}"),
     )  # fmt: skip
-    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bars:
+    with Progress(*columns, console=console) as bars:
         stages: dict[str, TaskID] = {}
 
         def report(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
@@ -57,6 +76,20 @@ def progress() -> Iterator[Report]:
             bars.update(stages[stage], completed=done, total=total, metrics=_format_progress(metrics))
 
         yield report
+
+
+class _Lines:
+    """A `Report` that prints a line, at most every `SECONDS`."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.last = console, time.monotonic()
+
+    def __call__(self, stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        if time.monotonic() - self.last < SECONDS:
+            return
+        self.last = time.monotonic()
+        line = f"{stage} {done:,}/{total:,} {_format_progress(metrics)}"
+        self.console.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def _format_progress(metrics: Mapping[str, float]) -> str:
@@ -187,8 +220,13 @@ def format_prediction(prediction: Prediction | Tagged) -> str:
         return f"{prediction.label:.6g}\n"
     if isinstance(prediction.label, list):
         probabilities = prediction.probability if isinstance(prediction.probability, list) else []
-        return f"{'|'.join(map(one_line, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
-    return f"{one_line(str(prediction.label))}\t{prediction.probability:.4f}\n"
+        return f"{'|'.join(map(_label, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
+    return f"{_label(prediction.label)}\t{prediction.probability:.4f}\n"
+
+
+def _label(label: Label) -> str:
+    """A label on one line; truth values as in JSON."""
+    return str(label).lower() if isinstance(label, bool) else one_line(str(label))
 
 
 def print_explanation(to: Console, explanation: "Explanation") -> None:
@@ -197,7 +235,7 @@ def print_explanation(to: Console, explanation: "Explanation") -> None:
     On a terminal the words of the text are coloured by that; elsewhere they are a table.
     """
     found, prediction = explanation.contributions(), explanation.prediction
-    name = "the number" if prediction.probability is None else one_line(found.label)
+    name = "the number" if prediction.probability is None else _label(found.label)
     to.print(Text(format_prediction(prediction).rstrip("\n").replace("\t", "  "), style="bold"))
     if to.is_terminal:
         to.print(_coloured(explanation, found))

@@ -33,9 +33,9 @@ def inspect_verb(
 
     With --text, also their weights in that context. With --html, write an interactive page about whole texts.
     """
-    from ade.codebook import MARKER
+    from ade.inspector.words import CODEBOOK
 
-    texts, codebook = text or [], (source / MARKER).exists()
+    texts, codebook = text or [], (source / CODEBOOK).exists()
     if codebook and (texts or html is not None):
         raise InputError(f"{source}: a codebook knows no context; --text and --html need a trained model")
     if html is not None:
@@ -45,21 +45,19 @@ def inspect_verb(
         raise InputError("name the words to look up, or give --html FILE for a page about whole sentences")
     if len(texts) > 1:
         raise InputError("several sentences go on a page: give --html FILE too, or one --text")
-    _show_words(source, codebook, words, texts, nearest, as_json)
+    _show_words(source, words, texts, nearest, as_json)
 
 
-def _show_words(source: Path, codebook: bool, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
-    from ade.classifier import Classifier
-    from ade.codebook import Codebook
-    from ade.inspector.reading import inspect_in_context
-    from ade.inspector.words import codebook_of, inspect_words
+def _show_words(source: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
+    from ade.inspector.words import Dictionary, inspect_words
 
-    if codebook:
-        found = inspect_words(Codebook.load(source), words, nearest)
-    elif texts:
+    if texts:
+        from ade.classifier import Classifier
+        from ade.inspector.reading import inspect_in_context
+
         found = inspect_in_context(Classifier.load(source, "cpu"), words, texts[0], nearest)
     else:
-        found = inspect_words(codebook_of(Classifier.load(source, "cpu")), words, nearest)
+        found = inspect_words(Dictionary.load(source), words, nearest)
     show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.print_words(to, found))
 
 

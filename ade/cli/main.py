@@ -16,7 +16,7 @@ from ade.cli.inspection import inspect_verb, params
 from ade.cli.prediction import evaluate, predict
 from ade.cli.serving import export, serve
 from ade.cli.training import distill, run, train
-from ade.errors import InputError
+from ade.errors import InputError, missing_package
 
 app = typer.Typer(
     name="ade",
@@ -25,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+EXTRAS_OF_VERBS = {"export": "onnx", "run": "demo"}  # of verbs that need more than the first package they miss
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 
 
@@ -64,6 +65,11 @@ def main() -> None:
         sys.stdout.flush()
     except InputError as error:
         status = _fail(str(error))
+    except ImportError as error:
+        missing = missing_package(f"ade {sys.argv[1]}", error, EXTRAS_OF_VERBS.get(sys.argv[1]))
+        if missing is None:
+            raise
+        status = _fail(missing, prefix="")
     except OSError as error:
         status = _fail(f"{error.filename or 'error'}: {error.strerror or error}")
     except KeyboardInterrupt:
@@ -79,8 +85,8 @@ def main() -> None:
     sys.exit(status or 0)
 
 
-def _fail(message: str) -> int:
-    print("ade: " + " ".join(message.split()), file=sys.stderr)
+def _fail(message: str, prefix: str = "ade: ") -> int:
+    print(prefix + " ".join(message.split()), file=sys.stderr)
     return 2
 
 

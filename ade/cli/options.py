@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from ade.cli import display
+from ade.data.columns import LABEL, TEXT
 from ade.errors import InputError
 from ade.settings import MAX_SEED
 
@@ -22,8 +23,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=MAX_SEED)]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite an earlier result in the output folder.")]
-TextColumn = Annotated[str, typer.Option(help="Name of the text column.")]
-LabelColumn = Annotated[str, typer.Option(help="Name of the label column.")]
+TextColumn = Annotated[
+    str | None, typer.Option(help="Name of the text column; by default found: text, review, sentence, ...")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Name of the label column; by default found: label, sentiment, intent, ...")
+]
+DataArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="DATA", help="Dataset: a file, a folder, a hub name, or 'wordnet'.", show_default=False),
+]
+DataOption = Annotated[str | None, typer.Option("--data", help="The same as an option.", show_default=False)]
 Problem = Annotated[
     Literal["single-label", "multi-label", "regression"] | None,
     typer.Option(
@@ -33,9 +43,18 @@ Problem = Annotated[
 ]
 
 
-def problem_type(problem: str | None) -> str | None:
-    """The `problem_type` of a transformers config for a value of `--problem`."""
-    return f"{problem.replace('-', '_')}_classification" if problem and problem != "regression" else problem
+def one_source(argument: str | None, option: str | None) -> str:
+    """The dataset that was given as an argument or with `--data`."""
+    if (argument is None) == (option is None):
+        raise InputError("give the dataset once: as an argument, or with --data")
+    return str(argument if option is None else option)
+
+
+def say_columns(source: str, dataset: Any) -> None:
+    """Say on stderr which columns were found, where they are not called `text` and `label`."""
+    columns = getattr(dataset, "columns", None)
+    if columns not in (None, (TEXT, LABEL)):
+        print(f"ade: {source}: texts of the column '{columns[0]}', labels of '{columns[1]}'", file=sys.stderr)
 
 
 def flags_of(*classes: type, optional: bool = False) -> Callable[[Any], Any]:

@@ -4,13 +4,26 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ade.cli import display
-from ade.cli.options import Device, Json, LabelColumn, Model, TextColumn, lines_of, show
+from ade.cli.options import (
+    DataArgument,
+    DataOption,
+    Device,
+    Json,
+    LabelColumn,
+    Model,
+    TextColumn,
+    lines_of,
+    one_source,
+    say_columns,
+    show,
+)
 from ade.data.problems import TAGGER
 from ade.errors import InputError
 from ade.files import kind_of
@@ -22,10 +35,11 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: Model,
-    data: Annotated[str, typer.Option(help="Dataset: a file, a folder, a hub name, or 'wordnet'.", show_default=False)],
+    file: DataArgument = None,
+    data: DataOption = None,
     split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
-    text_column: TextColumn = "text",
-    label_column: LabelColumn = "label",
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -34,19 +48,22 @@ def evaluate(
     Single-label models: accuracy, macro F1, precision, recall and the confusion matrix. Multi-label models, regression
     models and taggers have metrics of their own.
     """
-    from ade.classifier import Classifier, Tagger
     from ade.data.conll import is_tagged, load_tagged
     from ade.data.loading import load_dataset
-    from ade.evaluation import MAX_CONFUSION_LABELS, Evaluation
+    from ade.evaluation import MAX_CONFUSION_LABELS, Evaluation, evaluate
 
+    source = one_source(file, data)
     if kind_of(model) == TAGGER:
-        result = evaluate_predictor(Tagger.load(model, device), load_tagged(data, split))
+        from ade.classifier import Tagger
+
+        result: Any = evaluate(Tagger.load(model, device), load_tagged(source, split))
     else:
-        if is_tagged(data, split):
-            raise InputError(f"{data}: words with a tag each, but {model} labels texts")
-        classifier = Classifier.load(model, device)
-        dataset = load_dataset(data, split, text_column, label_column, classifier.problem)
-        result = evaluate_predictor(classifier, dataset)
+        if is_tagged(source, split):
+            raise InputError(f"{source}: words with a tag each, but {model} labels texts")
+        classifier = _load_predictor(model, _device(device))
+        dataset = load_dataset(source, split, text_column, label_column, classifier.problem)
+        say_columns(source, dataset)
+        result = evaluate(classifier, dataset)
 
     metrics = result.as_dict()
     if isinstance(result, Evaluation):
@@ -58,12 +75,15 @@ def evaluate(
     show(metrics, as_json, lambda to: display.print_evaluation(to, result))
 
 
-def evaluate_predictor(predictor: Any, data: Any) -> Any:
-    """Metrics of a classifier or a tagger on a dataset of its kind."""
-    from ade.classifier import Tagger
-    from ade.evaluation import evaluate, evaluate_tagger
+def _device(name: str) -> str:
+    """The device of a name; `auto` is the GPU where torch is installed and finds one, else the CPU."""
+    if name != "auto":
+        return name
+    if find_spec("torch") is None:
+        return "cpu"
+    from ade.devices import resolve_device
 
-    return evaluate_tagger(predictor, data) if isinstance(predictor, Tagger) else evaluate(predictor, data)
+    return resolve_device(name).type
 
 
 def predict(

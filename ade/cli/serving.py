@@ -11,7 +11,7 @@ import typer
 from ade.cli import display
 from ade.cli.options import Json, Model, Overwrite, Seed, flags_of, pick, show
 from ade.data.problems import TAGGER
-from ade.errors import InputError
+from ade.errors import InputError, missing_package
 from ade.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -60,8 +60,11 @@ def serve(
     from ade.service.server import serve as run_server
 
     def inspector() -> "Inspector":
-        from ade.classifier import Classifier
-        from ade.inspector.reading import Inspector
+        try:
+            from ade.classifier import Classifier
+            from ade.inspector.reading import Inspector
+        except ImportError as error:
+            raise InputError(missing_package("the inspector", error) or str(error)) from None
 
         return Inspector(Classifier.load(model, "cpu"))
 

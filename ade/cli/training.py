@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +9,8 @@ import typer
 
 from ade.cli import display
 from ade.cli.options import (
+    DataArgument,
+    DataOption,
     Json,
     LabelColumn,
     Overwrite,
@@ -18,31 +19,20 @@ from ade.cli.options import (
     TextColumn,
     flags_of,
     lines_of,
+    one_source,
     pick,
-    problem_type,
     read_texts,
+    say_columns,
     show,
 )
-from ade.cli.prediction import evaluate_predictor
-from ade.data.problems import SINGLE
 from ade.errors import InputError
 from ade.progress import Report
-from ade.settings import (
-    ARCHITECTURES,
-    PRESETS,
-    Architecture,
-    DistillationSettings,
-    TeachingSettings,
-    TrainingSettings,
-)
+from ade.settings import Architecture, DistillationSettings, TeachingSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ade.teachers import Teacher
-    from ade.training.checkpoints import Existing
-
-SPLITS = ("train", "dev", "test")
 
 
 @flags_of(DistillationSettings)
@@ -115,9 +105,24 @@ def _load_teacher(
 
 @flags_of(TrainingSettings, Architecture, TeachingSettings, optional=True)
 def train(
-    codebook: Annotated[Path, typer.Option(help="Codebook folder.", show_default=False)],
-    data: Annotated[str, typer.Option(help="Dataset: a file, a folder, a hub name, or 'wordnet'.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    file: DataArgument = None,
+    data: DataOption = None,
+    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)] = ...,  # type: ignore[assignment]
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            help="Pretrained embeddings to distil, as in 'ade distill'; distilled once and kept in the cache. "
+            "By default wordllama, unless --codebook is given.",
+            show_default=False,
+        ),
+    ] = None,
+    codebook: Annotated[
+        Path | None, typer.Option(help="Codebook folder, made by 'ade distill'.", show_default=False)
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Size of the model folder, tokenizer included, as 2MB or 800kB.", show_default=False),
+    ] = None,
     preset: Annotated[Literal["strong", "paper"], typer.Option(help="Default values of the settings.")] = "strong",
     distill_from: Annotated[
         str | None,
@@ -128,77 +133,56 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in the output folder.")] = False,
     overwrite: Overwrite = False,
-    text_column: TextColumn = "text",
-    label_column: LabelColumn = "label",
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     problem: Problem = None,
     as_json: Json = False,
     **settings: Any,
 ) -> None:
-    """Train a classifier or a tagger on a codebook.
+    """Train a classifier or a tagger.
 
-    Stage 3 of the paper. CoNLL files make a tagger. If the dataset has a test split, the model is evaluated on it.
+    Stage 3 of the paper, on the codebook of a teacher. CoNLL files make a tagger. If the dataset has a test split, the
+    model is evaluated on it.
     """
-    from ade.codebook import Codebook
-    from ade.training.loop import train as fit
-
+    source = one_source(file, data)
     _check_options(settings, distill_from, unlabelled, resume, overwrite)
-    book = Codebook.load(codebook)
-    splits = _load_splits(data, text_column, label_column, problem_type(problem))
-    training = replace(PRESETS[preset], **pick(TrainingSettings, settings))
-    architecture = replace(ARCHITECTURES[preset], **pick(Architecture, settings))
-    existing: Existing = "resume" if resume else "overwrite" if overwrite else "refuse"
-    main_process = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and prints
+    from ade.data.sources import load_splits
+    from ade.data.tables import Schema
+    from ade.training.train import problem_type
+    from ade.training.train import train as train_model
 
-    with display.progress() as report:
-        if distill_from is not None:
-            if main_process:
-                _check_folder(out, existing)
-            teaching = TeachingSettings(**pick(TeachingSettings, settings))
-            splits = _add_soft_targets(splits, distill_from, read_texts(unlabelled), training, teaching, report)
-        predictor = fit(book, splits["train"], splits.get("dev"), training, architecture, out, existing, report)
+    splits = load_splits(source, schema=Schema(text_column, label_column, problem_type(problem)))
+    main_process = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and prints
+    if main_process:
+        say_columns(source, splits["train"])
+    predictor = train_model(
+        splits,
+        teacher=teacher,
+        codebook=codebook,
+        size=size,
+        out=out,
+        preset=preset,
+        distill_from=distill_from,
+        unlabelled=read_texts(unlabelled),
+        existing="resume" if resume else "overwrite" if overwrite else "refuse",
+        **settings,
+    )
     if main_process:
         _show_result(out, predictor, splits.get("test"), as_json)
 
 
 def _show_result(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
     """Evaluate a trained model on the test split, if there is one, add the metrics to its card, and print all."""
+    from ade.evaluation import evaluate
     from ade.model_card import record
 
     stored = json.loads((out / "training.json").read_text("utf8"))
     result = {"model": str(out), **{name: value for name, value in stored.items() if name != "identity"}}
     if test is not None:
-        result["test"] = evaluate_predictor(predictor, test).as_dict()
+        result["test"] = evaluate(predictor, test).as_dict()
         record(out, predictor.model.config, "test", result["test"])
     nbytes = (out / "model.safetensors").stat().st_size
     show(result, as_json, lambda to: display.print_training(to, result, nbytes))
-
-
-def _check_folder(out: Path, existing: "Existing") -> None:
-    """Refuse an output folder that cannot be used, before a teacher takes its time."""
-    from ade.training.checkpoints import claimed
-
-    with claimed(out, existing):
-        pass
-
-
-def _add_soft_targets(
-    splits: dict[str, Any],
-    source: str,
-    unlabelled: list[str],
-    training: TrainingSettings,
-    teaching: TeachingSettings,
-    report: Report,
-) -> dict[str, Any]:
-    """Give the training rows soft targets from the classifier at `source`; a dev split is held back before that."""
-    from ade.training.schedule import held_back
-    from ade.training.soft_targets import LabelTeacher, taught
-
-    rows = splits["train"]
-    if rows.problem != SINGLE or not hasattr(rows, "texts"):
-        raise InputError("--distill-from needs a single-label dataset of texts")
-    rows, dev = (rows, splits["dev"]) if "dev" in splits else held_back(rows, training.seed)
-    teacher = LabelTeacher.load(source, rows.names, training.device)
-    return {**splits, "train": taught(rows, teacher, teaching, unlabelled, report), "dev": dev}
 
 
 def _check_options(
@@ -215,28 +199,6 @@ def _check_options(
         raise InputError("--steps must be at least 1; leave it out to train for epochs")
     if settings["steps"] and settings["epochs"]:
         raise InputError("--epochs and --steps both say how long to train: give one of them")
-
-
-def _load_splits(data: str, text_column: str, label_column: str, problem: str | None) -> dict[str, Any]:
-    """The splits that a dataset has, by name; all of them use the label ids of the training split."""
-    from ade.data.conll import is_tagged, load_tagged
-    from ade.data.loading import has_split, load_dataset
-
-    splits: dict[str, Any] = {}
-    if is_tagged(data):
-        if problem is not None:
-            raise InputError(f"{data}: words with a tag each; --problem is for texts")
-        single_file = Path(data).is_file()
-        for split in SPLITS:
-            if split == "train" or (not single_file and is_tagged(data, split)):
-                splits[split] = load_tagged(data, split)
-    else:
-        for split in SPLITS:  # train first: if it cannot be loaded, the hub is not asked for the others
-            if split == "train" or has_split(data, split):
-                splits[split] = load_dataset(data, split, text_column, label_column, problem)
-
-    names = splits["train"].names
-    return {split: rows if split == "train" else rows.relabelled(names) for split, rows in splits.items()}
 
 
 def run(

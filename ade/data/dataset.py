@@ -1,45 +1,13 @@
-"""Dataset: texts, each with a class, several classes or a number. Texts stay in Arrow columns."""
+"""Dataset: texts, each with a class, several classes or a number."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import overload
 
 import numpy as np
-import pyarrow as pa
 
 from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.texts import Texts
 from ade.errors import InputError
-
-
-class Texts(Sequence[str]):
-    """A sequence of strings in an Arrow column, which may be memory-mapped; rows are selected without copying."""
-
-    def __init__(self, column: pa.ChunkedArray, rows: np.ndarray | None = None) -> None:
-        self.column = column
-        self.rows = rows  # indices into the column; None for all rows
-
-    def __len__(self) -> int:
-        return len(self.column) if self.rows is None else len(self.rows)
-
-    @overload
-    def __getitem__(self, key: int) -> str: ...
-    @overload
-    def __getitem__(self, key: slice) -> list[str]: ...
-    def __getitem__(self, key: int | slice) -> str | list[str]:
-        if isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            if self.rows is not None:
-                return self.column.take(pa.array(self.rows[start:stop:step])).to_pylist()
-            return self.column.slice(start, max(0, stop - start)).to_pylist()[::step]
-        return self.column[key if self.rows is None else int(self.rows[key])].as_py()
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), 8192):
-            yield from self[start : start + 8192]
-
-    def take(self, rows: np.ndarray) -> "Texts":
-        """The texts at the given row indices, in this order."""
-        return Texts(self.column, rows if self.rows is None else self.rows[rows])
 
 
 @dataclass(frozen=True)
@@ -52,6 +20,8 @@ class Dataset:
     targets: np.ndarray | None = None  # (n, C) float32: soft targets, used in place of the labels
     name: str = ""  # for the model card
     labelled: int | None = None  # the first `labelled` rows have true labels, the others a teacher's; None for all
+    label_type: str = "str"  # in which labels were given: str, int, float or bool; predictions come back in it
+    columns: tuple[str, str] | None = None  # the text column and the label column of the table it was read from
 
     def __len__(self) -> int:
         return len(self.texts)

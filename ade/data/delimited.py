@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ade.data.rows import Row, check_columns, open_text
+from ade.data.columns import LABEL, find_columns, has_columns
+from ade.data.rows import Row, open_text
 from ade.errors import InputError
 
 DELIMITERS = {".tsv": "\t;,", ".csv": ",;\t"}  # tried in this order
@@ -28,6 +29,7 @@ class Layout:
     width: int
     text: int | None  # text column; None without a header: all columns but the first, joined
     label: int
+    columns: tuple[str, str]  # their names; empty without a header
 
     @property
     def headerless(self) -> bool:
@@ -35,17 +37,17 @@ class Layout:
         return self.text is None
 
 
-def layout_of(path: Path, suffix: str, text: str, label: str, headerless: bool) -> Layout:
+def layout_of(path: Path, suffix: str, text: str | None, label: str | None, headerless: bool) -> Layout:
     """The layout by the first line: a header with both columns or, if `headerless`, a row that starts with a number."""
     lines = {delimiter: _first_row(path, delimiter) for delimiter in DELIMITERS[suffix]}
-    for delimiter, names in lines.items():
-        if text in names and label in names:
-            check_columns(path, names, text, label)
-            return Layout(delimiter, len(names), names.index(text), names.index(label))
     for delimiter, fields in lines.items():
-        if headerless and len(fields) >= 2 and fields[0].isdecimal() and label not in fields:
-            return Layout(delimiter, len(fields), None, 0)
-    check_columns(path, max(lines.values(), key=len), text, label)  # raises the error
+        if headerless and len(fields) >= 2 and fields[0].isdecimal() and (label or LABEL) not in fields:
+            return Layout(delimiter, len(fields), None, 0, ("", ""))
+    for delimiter, names in lines.items():
+        if has_columns(names, text, label):
+            found = find_columns(path, names, text, label)
+            return Layout(delimiter, len(names), names.index(found[0]), names.index(found[1]), found)
+    find_columns(path, max(lines.values(), key=len), text, label)  # raises the error
     raise AssertionError("a header with both columns is found above")
 
 

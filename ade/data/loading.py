@@ -1,41 +1,45 @@
 """Load datasets: a file, a folder, a hub name or the WordNet glosses -> Dataset.
 
-Texts stay in the Arrow columns of tables.py. Missing texts and labels are errors that name the row.
+Texts stay in the array of texts.py. Missing texts and labels are errors that name the row.
 """
 
 import importlib.util
 import random
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from ade.data.dataset import Dataset, Texts
+from ade.data.columns import find_columns
+from ade.data.dataset import Dataset
+from ade.data.gathering import Table, gather
 from ade.data.problems import MULTI, REGRESSION, SINGLE
-from ade.data.rows import check_columns
-from ade.data.tables import KINDS, SPLITS, TAGGED, Schema, read_layout, read_table, split_files, suffix_of
+from ade.data.rows import Row
+from ade.data.tables import BATCH_ROWS, KINDS, SPLITS, TAGGED, Schema, read_layout, read_table, split_files, suffix_of
 from ade.errors import InputError, first_line
 
 EMBEDDED = "wordnet"
 SEPARATOR = "|"  # between the labels of a multi-label column of strings
+CLASS_NUMBER = re.compile(r"[0-9]{1,9}")
 MAX_NUMBERED = 100_000  # classes in a file that numbers them without names
 
 
 def load_dataset(
     source: str | Path,
     split: str = "train",
-    text_column: str = "text",
-    label_column: str = "label",
+    text_column: str | None = None,
+    label_column: str | None = None,
     problem: str | None = None,
 ) -> Dataset:
     """Load one split of a folder, a hub name or `wordnet`, or a single file, whatever the split.
 
-    `problem` is the kind of problem; multi-label columns hold lists, or names separated by |. Without it, lists are
-    multi-label and everything else is single-label.
+    Without names, the columns are found: `text` and `label`, or what is named alike (review, sentiment). `problem` is
+    the kind of problem; multi-label columns hold lists, or names separated by |. Without it, lists are multi-label and
+    everything else is single-label.
     """
     dataset = _load(source, split, Schema(text_column, label_column, problem))
     return replace(dataset, name=Path(source).resolve().stem if Path(source).exists() else str(source))
@@ -65,12 +69,12 @@ def _from_file(path: Path, schema: Schema) -> Dataset:
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
     if kind == "fastText":
-        return _from_fasttext(read_table(path, schema, None), path, schema)
+        return from_fasttext(read_table(path, schema, None), path, schema)
     layout = read_layout(path, schema, schema.problem in (None, SINGLE)) if kind == "csv" else None
     table = read_table(path, schema, layout)
     if layout is not None and layout.headerless:
         return _from_numbered(table, path)
-    return _from_table(table, path, schema)
+    return from_table(table, path, schema)
 
 
 def has_split(source: str | Path, split: str) -> bool:
@@ -98,11 +102,11 @@ def _looks_like_hub_name(source: str) -> bool:
     return len(parts) <= 2 and all(part and not part.startswith(".") for part in parts)
 
 
-def _from_numbered(table: pa.Table, path: Path) -> Dataset:
+def _from_numbered(table: Table, path: Path) -> Dataset:
     """A dataset from a file without a header, whose rows start with class numbers; `classes.txt` may name them."""
-    column = table.column(1)
-    _refuse(pc.invert(pc.match_substring_regex(column, r"^[0-9]{1,9}$")), path, "no class number at the start")
-    labels = column.cast(pa.int64()).to_numpy() - 1
+    numbered = np.array([CLASS_NUMBER.fullmatch(value) is not None for value in table.values])
+    _refuse(~numbered[table.ids], path, "no class number at the start")
+    labels = np.array([int(value) for value in table.values])[table.ids] - 1
     classes = path.parent / "classes.txt"
     if classes.is_file():
         names = _class_names(classes)
@@ -110,7 +114,7 @@ def _from_numbered(table: pa.Table, path: Path) -> Dataset:
         names = tuple(str(i + 1) for i in range(min(int(labels.max()) + 1, MAX_NUMBERED)))
     known = f"classes are numbered from 1 to {len(names):,}" + (f" by {classes.name}" if classes.is_file() else "")
     _refuse((labels < 0) | (labels >= len(names)), path, f"a class number beyond those known ({known})")
-    return Dataset(Texts(table.column(0)), labels, names)
+    return Dataset(table.texts, labels, names)
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
@@ -124,86 +128,60 @@ def _class_names(path: Path) -> tuple[str, ...]:
     return names
 
 
-def _from_fasttext(table: pa.Table, path: Path, schema: Schema) -> Dataset:
+def from_fasttext(table: Table, source: Path | str, schema: Schema) -> Dataset:
     """A dataset from fastText lines: single-label if every line has one label, else multi-label."""
-    lists = table.column(schema.label)
-    lengths = pc.list_value_length(lists).to_numpy()
+    lengths = table.lengths
+    assert lengths is not None
     if schema.problem == MULTI or (schema.problem is None and lengths.max() > 1):
-        return _from_table(table, path, replace(schema, problem=MULTI))
-    _refuse(lengths == 0, path, "no label")
-    _refuse(lengths > 1, path, "several labels (which --problem multi-label takes)")
-    return _from_table(table.set_column(1, schema.label, pc.list_flatten(lists)), path, schema)
+        return from_table(table, source, replace(schema, problem=MULTI))
+    _refuse(lengths == 0, source, "no label")
+    _refuse(lengths > 1, source, "several labels (which --problem multi-label takes)")
+    return from_table(replace(table, lengths=None), source, schema)
 
 
-def _from_table(table: pa.Table, source: Path | str, schema: Schema) -> Dataset:
-    if table.num_rows == 0:
+def from_table(table: Table, source: Path | str, schema: Schema) -> Dataset:
+    """A dataset from a table; `schema` says the kind of problem, where it is known."""
+    if len(table) == 0:
         raise InputError(f"{source}: has no rows")
-    check_columns(source, table.column_names, schema.text, schema.label)
-    text, label = table.column(schema.text), table.column(schema.label)
-    listed = any(kind(label.type) for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
-    lists_fit = listed and schema.problem in (None, MULTI)
-    for name, column in ((schema.text, text), (schema.label, label)):
-        if pa.types.is_nested(column.type) and not (name == schema.label and lists_fit):
-            raise InputError(f"{source}: column '{name}' holds {column.type}, expected plain values")
-        _check_utf8(column, source, name)
-    _refuse(_missing(text), source, f"no text (column '{schema.text}')")
-    _refuse(_missing(label), source, f"no label (column '{schema.label}')")
+    text, label = table.columns
+    _refuse(table.without_text, source, f"no text (column '{text}')")
+    _refuse(table.without_label, source, f"no label (column '{label}')")
+    if table.lengths is not None and schema.problem not in (None, MULTI):
+        raise InputError(f"{source}: column '{label}' holds lists, expected plain values")
 
-    texts = Texts(text.cast(pa.large_string()))
+    label_type = "str"
+    names: tuple[str, ...]
     if schema.problem == REGRESSION:
-        return Dataset(texts, _numbers(label, source, schema.label), ("value",))
-    if schema.problem == MULTI or listed:
-        return Dataset(texts, *_multi_label(label, listed, source))
-    return Dataset(texts, *_classes(label, source))
+        labels, names = _numbers(table, source), ("value",)
+    elif schema.problem == MULTI or table.lengths is not None:
+        labels, names = _multi_label(table, source)
+        label_type = table.label_type
+    else:
+        _refuse(_empty(table.values)[table.ids], source, "an empty label")
+        labels, names = _label_ids(table.ids, table.values)
+        label_type = table.label_type
+    return Dataset(table.texts, labels, names, label_type=label_type, columns=table.columns)
 
 
-def _check_utf8(column: pa.ChunkedArray, source: Path | str, name: str) -> None:
-    """Raise an error for bytes that are not UTF-8; Parquet files may declare any bytes a string."""
-
-    def valid(values: pa.Array) -> bool:
-        binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
-        try:
-            (values.cast(pa.large_string()) if binary else values).validate(full=True)
-        except pa.ArrowInvalid:
-            return False
-        return True
-
-    row = 1
-    for chunk in column.chunks:
-        if not valid(chunk):
-            row += next(i for i in range(len(chunk)) if not valid(chunk.take(pa.array([i]))))
-            raise InputError(f"{source}, row {row}: column '{name}' is not UTF-8 text")
-        row += len(chunk)
-
-
-def _missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A mask of the values that are null or NaN."""
-    return pc.is_null(column, nan_is_null=True)
-
-
-def _refuse(wrong: np.ndarray | pa.ChunkedArray, source: Path | str, what: str) -> None:
-    """Raise an error that names the first rows where `wrong` is true, if there are any."""
-    rows = np.flatnonzero(np.asarray(wrong)) + 1
+def _refuse(wrong: np.ndarray, source: Path | str, what: str) -> None:
+    """Raise an error that names the first wrong rows, if there are any; `wrong` is a mask, or holds row numbers."""
+    rows = (np.flatnonzero(wrong) if wrong.dtype == bool else wrong) + 1
     if len(rows):
         named = ", ".join(map(str, rows[:5])) + (f", ... ({len(rows):,} in all)" if len(rows) > 5 else "")
         raise InputError(f"{source}: {what} in row {named}; rows are counted from 1, without a header")
 
 
-def _classes(column: pa.ChunkedArray, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Class ids (n,) and class names of a column with one label per row."""
-    strings = column.cast(pa.large_string())
-    _refuse(pc.equal(pc.utf8_trim_whitespace(strings), ""), source, "an empty label")
-    return _label_ids(strings)
+def _empty(values: Iterable[str]) -> np.ndarray:
+    """A mask of the values that are empty or spaces."""
+    return np.array([not value.strip() for value in values], dtype=bool)
 
 
-def _label_ids(strings: pa.ChunkedArray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The index of each string among the sorted distinct strings, and those."""
-    encoded = strings.combine_chunks().dictionary_encode()
-    distinct = encoded.dictionary.to_pylist()
-    names = _sorted_names(distinct)
-    ids = {name: i for i, name in enumerate(names)}
-    label_id = np.array([ids[name] for name in distinct], dtype=np.int64)
-    return label_id[encoded.indices.to_numpy()], names
+def _label_ids(ids: np.ndarray, values: Iterable[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The numbers of labels among their sorted names, from their numbers among `values`; and those names."""
+    values = list(values)
+    names = _sorted_names(set(values))
+    place = {name: i for i, name in enumerate(names)}
+    return np.array([place[value] for value in values], dtype=np.int64)[ids], names
 
 
 def _sorted_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -218,38 +196,43 @@ def _sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=key))
 
 
-def _multi_label(column: pa.ChunkedArray, listed: bool, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _multi_label(table: Table, source: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels (n, C) and class names of a column of lists, or of strings with `SEPARATOR` between the names."""
-    lists = column if listed else pc.split_pattern(column.cast(pa.large_string()), SEPARATOR)
-    values, rows = pc.list_flatten(lists), np.asarray(pc.list_parent_indices(lists))
-    wrong = np.zeros(len(column), dtype=bool)
-    wrong[rows[np.asarray(_missing(values))]] = True
-    _refuse(wrong, source, "null among the labels")
+    ids, values, lengths = table.ids, table.values, table.lengths
+    if lengths is None:  # split each distinct string once
+        parts = [[part.strip() for part in value.split(SEPARATOR)] for value in values]
+        values = tuple(dict.fromkeys(part for several in parts for part in several))
+        number = {value: i for i, value in enumerate(values)}
+        lengths = np.array([len(several) for several in parts])[ids]
+        numbers = [np.array([number[part] for part in several]) for several in parts]
+        ids = np.concatenate([numbers[i] for i in ids])
+        empty = _empty(values)
+    else:
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        _refuse(np.unique(rows[ids < 0]), source, "null among the labels")
+        empty = _empty(values)
+        _refuse(np.unique(rows[empty[ids]]), source, "an empty name among the labels")
 
-    strings = values.cast(pa.large_string())
-    trimmed = pc.utf8_trim_whitespace(strings)
-    empty = np.asarray(pc.equal(trimmed, ""))
-    if listed:
-        wrong[rows[empty]] = True
-        _refuse(wrong, source, "an empty name among the labels")
-    if empty.all():
+    rows, real = np.repeat(np.arange(len(lengths)), lengths), np.append(~empty, False)[ids]
+    if not real.any():
         raise InputError(f"{source}: no row has a label")
-
-    label_ids, names = _label_ids((strings if listed else trimmed).filter(pa.array(~empty)))
-    labels = np.zeros((len(column), len(names)), dtype=bool)
-    labels[rows[~empty], label_ids] = True
+    used = [value for value, dropped in zip(values, empty, strict=True) if not dropped]
+    place = np.cumsum(~empty) - 1
+    label_ids, names = _label_ids(place[ids[real]], used)
+    labels = np.zeros((len(lengths), len(names)), dtype=bool)
+    labels[rows[real], label_ids] = True
     return labels, names
 
 
-def _numbers(column: pa.ChunkedArray, source: Path | str, name: str) -> np.ndarray:
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = pc.utf8_trim_whitespace(column)
-        _refuse(pc.equal(column, ""), source, "no number")
+def _numbers(table: Table, source: Path | str) -> np.ndarray:
+    _refuse(_empty(table.values)[table.ids], source, "no number")
     try:
-        numbers = column.cast(pa.float64()).to_numpy().astype(np.float32)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"{source}: column '{name}' does not hold numbers ({first_line(error)})") from None
-    _refuse(~np.isfinite(numbers), source, f"numbers that are not finite (column '{name}')")
+        numbers = np.array([float(value) for value in table.values])[table.ids]
+    except ValueError as error:
+        raise InputError(f"{source}: column '{table.columns[1]}' does not hold numbers ({first_line(error)})") from None
+    with np.errstate(over="ignore"):
+        numbers = numbers.astype(np.float32)
+    _refuse(~np.isfinite(numbers), source, f"numbers that are not finite (column '{table.columns[1]}')")
     return numbers
 
 
@@ -277,16 +260,26 @@ def _from_hub(name: str, split: str, schema: Schema) -> Dataset:
             ) from None
     else:
         raise InputError(f"{name}: has no split '{split}'")
-    feature = found.features.get(schema.label)
-    plain = _from_table(found.data.table, name, schema)
-    named = getattr(feature, "feature", feature)
-    if not isinstance(named, datasets.ClassLabel) or plain.problem == REGRESSION:
-        return plain
-    numbers = np.array([int(number) for number in plain.names])  # the column holds class ids, the feature their names
-    if numbers.min() < 0:
-        raise InputError(f"{name}: the split '{split}' has no labels (its label column holds {numbers.min()})")
-    with_names = Dataset(plain.texts, plain.labels, tuple(named.names[number] for number in numbers))
-    return with_names.relabelled(named.names)
+    return from_hugging_face(found, f"{name}, split '{split}'", schema)
+
+
+def from_hugging_face(rows: Any, source: str, schema: Schema) -> Dataset:
+    """A dataset from a `datasets.Dataset`; labels of the type `ClassLabel` get their names."""
+    columns = find_columns(source, rows.column_names, schema.text, schema.label)
+    feature = rows.features[columns[1]]
+    names = getattr(getattr(feature, "feature", feature), "names", None)  # of class numbers, or of lists of them
+
+    def pairs() -> Iterator[Row]:
+        for batch in rows.select_columns(list(columns)).iter(BATCH_ROWS):
+            yield from zip(batch[columns[0]], batch[columns[1]], strict=True)
+
+    table = gather(source, pairs(), columns)
+    if names is None or schema.problem == REGRESSION:
+        return from_table(table, source, schema)
+    if any(int(value) < 0 for value in table.values):
+        raise InputError(f"{source}: has no labels (its label column holds -1)")
+    table = replace(table, values=tuple(names[int(value)] for value in table.values), label_type="str")
+    return from_table(table, source, schema).relabelled(names)
 
 
 def _wordnet(split: str) -> Dataset:

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+PROBLEMS = {"single-label": SINGLE, "multi-label": MULTI, "regression": REGRESSION}  # as people name them
 TAGGER = "AdeForTokenClassification"  # class name of token classification models
 MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
 MULTI_LABEL_LOGIT = math.log(MULTI_LABEL_THRESHOLD / (1 - MULTI_LABEL_THRESHOLD))  # the same threshold on scores
-Answer = str | list[str] | float  # a label, several labels, or a number
+Label = str | int | float | bool  # as it was given
+Answer = Label | list[Label]  # a label, several labels, or a number
 
 
 class Prediction(NamedTuple):

@@ -2,11 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from ade.data.rows import Row, check_columns, is_unicode, open_text
+from ade.data.columns import find_columns
+from ade.data.rows import Row, open_text
+from ade.data.values import FloatLiteral, IntLiteral
 from ade.errors import InputError
 
 READ_CHARS = 1 << 20  # characters of a JSON array read at a time
@@ -15,44 +18,26 @@ LABELS = re.compile(rf"\s*(?:{PREFIX}\S+(?:\s+|$))*")
 BETWEEN_ITEMS = re.compile(r"[\s,]*")
 
 # Numbers stay as they are written, since they may be label names: 1.0 is not 1. NaN counts as missing.
-DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
+DECODER = json.JSONDecoder(parse_int=IntLiteral, parse_float=FloatLiteral, parse_constant=lambda _: None)
 
 
-def json_rows(path: Path, text: str, label: str) -> Iterator[Row]:
-    """The texts and labels of JSON objects; labels may be lists."""
-    first: Any = None  # the first label: either all labels are lists or none is
+def json_rows(path: Path, text: str | None, label: str | None) -> tuple[tuple[str, str], Iterator[Row]]:
+    """The names of the text and label columns, and the rows of JSON objects; labels may be lists."""
+    records = _records(path)
+    first = next(records, None)
+    if first is None:
+        return (text or "", label or ""), iter(())
+    text, label = find_columns(path, list(first), text, label)
+    return (text, label), ((record.get(text), record.get(label)) for record in chain([first], records))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
     with open_text(path) as file:
-        records = _decode_array(file, path) if _is_array(path) else _decode_lines(file, path)
+        records = decode_array(file, path) if _is_array(path) else decode_lines(file, path)
         for row, record in enumerate(records, 1):
-            location = f"{path}, row {row}"
             if not isinstance(record, dict):
-                raise InputError(f"{location}: not an object with the columns '{text}' and '{label}'")
-            if row == 1:
-                check_columns(path, list(record), text, label)
-
-            found = record.get(label)
-            first = found if first is None else first
-            if found is not None and isinstance(found, list) != isinstance(first, list):
-                raise InputError(f"{location}: column '{label}' holds lists in some rows and plain values in others")
-            value = _plain(record.get(text), location, text)
-            if isinstance(found, list):
-                yield value, [_plain(each, location, label) for each in found]
-            else:
-                yield value, _plain(found, location, label)
-
-
-def _plain(value: Any, location: str, column: str) -> str | None:
-    """A value as a string, as it is written; None for null."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        kind = "a list" if isinstance(value, list) else "an object"
-        raise InputError(f"{location}: column '{column}' holds {kind}, expected plain values")
-    if not is_unicode(value):
-        raise InputError(f"{location}: column '{column}' has half of a surrogate pair, which is no character")
-    return value
+                raise InputError(f"{path}, row {row}: not an object with a text and a label")
+            yield record
 
 
 def _is_array(path: Path) -> bool:
@@ -63,16 +48,17 @@ def _is_array(path: Path) -> bool:
     raise InputError(f"{path}: the file is empty")
 
 
-def _decode_lines(file: TextIO, path: Path) -> Iterator[Any]:
-    for number, line in enumerate(file, 1):
+def decode_lines(lines: Iterable[str], source: Path | str, decoder: json.JSONDecoder = DECODER) -> Iterator[Any]:
+    """The values of JSON lines; empty lines are left out."""
+    for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield DECODER.decode(line.strip())
+                yield decoder.decode(line.strip())
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}, line {number}: not readable as json ({error})") from None
+                raise InputError(f"{source}, line {number}: not readable as json ({error})") from None
 
 
-def _decode_array(file: TextIO, path: Path) -> Iterator[Any]:
+def decode_array(file: TextIO, source: Path | str, decoder: json.JSONDecoder = DECODER) -> Iterator[Any]:
     """The items of an array, reading no more of the file into memory than one item needs."""
     buffer, row = file.read(READ_CHARS), 1
     while "[" not in buffer:
@@ -83,20 +69,20 @@ def _decode_array(file: TextIO, path: Path) -> Iterator[Any]:
         if buffer.startswith("]", position):
             break
         try:
-            item, position = DECODER.raw_decode(buffer, position)
+            item, position = decoder.raw_decode(buffer, position)
         except RecursionError:
-            raise InputError(f"{path}, row {row}: not readable as json (nested too deeply)") from None
+            raise InputError(f"{source}, row {row}: not readable as json (nested too deeply)") from None
         except json.JSONDecodeError as error:
             at_end = error.pos > len(buffer) - 16 or error.msg.startswith("Unterminated")
             more = file.read(max(READ_CHARS, len(buffer))) if at_end else ""
             if not more:
-                raise InputError(f"{path}, row {row}: not readable as json ({error.msg})") from None
+                raise InputError(f"{source}, row {row}: not readable as json ({error.msg})") from None
             buffer, position = buffer[position:] + more, 0
             continue
         yield item
         row += 1
     if buffer[position + 1 :].strip() or file.read(READ_CHARS).strip():
-        raise InputError(f"{path}: not readable as json (something stands after the end of the array)")
+        raise InputError(f"{source}: not readable as json (something stands after the end of the array)")
 
 
 def starts_with_label(path: Path) -> bool:
@@ -112,8 +98,13 @@ def fasttext_rows(path: Path) -> Iterator[Row]:
     """The texts and labels of lines that start with any number of labels, each with the prefix `__label__`."""
     with open_text(path) as file:
         for row, line in enumerate(filter(str.strip, file), 1):
-            end = LABELS.match(line).end()  # type: ignore[union-attr]
-            labels: list[str | None] = [name.removeprefix(PREFIX) for name in line[:end].split()]
+            labels, text = split_labels(line)
             if row == 1 and not labels:
                 raise InputError(f"{path}: does not start with {PREFIX}NAME, as lines of fastText do")
-            yield line[end:].strip(), labels
+            yield text, labels
+
+
+def split_labels(line: str) -> tuple[list[str], str]:
+    """The labels that a line of fastText starts with, and its text."""
+    end = LABELS.match(line).end()  # type: ignore[union-attr]
+    return [name.removeprefix(PREFIX) for name in line[:end].split()], line[end:].strip()

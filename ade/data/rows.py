@@ -1,14 +1,11 @@
-"""Shared by the readers of text files: opening plain and gzipped files, checks of encoding and columns."""
+"""Shared by the readers of text files: opening plain and gzipped files, checks of the encoding."""
 
 import gzip
 import io
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
-from ade.errors import InputError
-
-Row = tuple[str | None, str | list[str | None] | None]  # a text and its label or labels; None if missing
+Row = tuple[Any, Any]  # a text and its label or labels, as they were given; None if missing
 
 
 def open_text(path: Path, newline: str = "\n") -> TextIO:
@@ -38,14 +35,3 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def check_columns(source: Path | str, names: Sequence[str], text: str, label: str) -> None:
-    """Raise an error unless the columns `text` and `label` are among the names, once each."""
-    if text == label:
-        raise InputError(f"{source}: column '{text}' cannot hold both the texts and the labels")
-    for name in (text, label):
-        if name not in names:
-            raise InputError(f"{source}: no column '{name}', the columns are {', '.join(names[:8])}")
-        if list(names).count(name) > 1:
-            raise InputError(f"{source}: {list(names).count(name)} columns are called '{name}'; rename all but one")

@@ -1,24 +1,23 @@
-"""Files -> Arrow tables with two columns, texts and labels.
+"""Files -> tables with two columns, texts and labels.
 
-Files are read as a stream of rows. Up to `IN_MEMORY` bytes are held in memory; larger tables are written once to the
-cache folder of Hugging Face datasets and memory-mapped from there.
+Files are read as a stream of rows. Up to `IN_MEMORY` bytes of text are held in memory; larger tables are written once
+to the cache folder of Hugging Face datasets and memory-mapped from there.
 """
 
 import hashlib
 import os
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
-
+from ade.data.columns import find_columns
 from ade.data.delimited import Layout, QuotingError, delimited_rows, layout_of
+from ade.data.gathering import Table, gather, read_cached
 from ade.data.records import fasttext_rows, json_rows, starts_with_label
-from ade.data.rows import Row, check_columns, line_that_is_not_utf8
+from ade.data.rows import Row, line_that_is_not_utf8
 from ade.errors import InputError, first_line
 
 KINDS = {
@@ -27,16 +26,15 @@ KINDS = {
 }  # fmt: skip
 TAGGED = (".conll", ".bio", ".iob", ".iob2")  # read by conll.py
 SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
-IN_MEMORY = 1 << 30  # bytes of texts and labels held in memory; larger tables are memory-mapped
-BATCH_ROWS, BATCH_CHARS = 8192, 1 << 24  # per record batch, whichever comes first
+BATCH_ROWS = 8192  # of a Parquet file, read at a time
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The names of the text and label columns, and the kind of problem; None to infer it from the labels."""
+    """The names of the text and label columns and the kind of problem; None to find them."""
 
-    text: str
-    label: str
+    text: str | None = None
+    label: str | None = None
     problem: str | None = None
 
 
@@ -55,22 +53,24 @@ def split_files(folder: Path, split: str, suffixes: Iterable[str]) -> list[Path]
     return [path for path in found if suffix_of(path) != ".txt" or starts_with_label(path)]
 
 
-def read_table(path: Path, schema: Schema, layout: Layout | None) -> pa.Table:
+def read_table(path: Path, schema: Schema, layout: Layout | None) -> Table:
     """The text and label columns of a file. Fields of CSV files are strings: a label 01 is not the number 1."""
     kind = KINDS[suffix_of(path)]
     with reading_errors(path, kind):
-        cached = _cache_file(path, schema)
-        if cached.is_file():
-            with suppress(pa.ArrowInvalid):  # a damaged cache file is written again
-                return _memory_map(cached)
-        if kind == "parquet":
-            return _to_table(_parquet_batches(path, schema), cached)
+        cached = _cache_folder(path, schema)
+        table = read_cached(cached)
+        if table is not None:
+            return table
+        if kind == "csv":
+            assert layout is not None
+            return _read_delimited(path, layout, cached)
         if kind == "json":
-            return _to_table(_batches(json_rows(path, schema.text, schema.label), schema), cached)
-        if kind == "fastText":
-            return _to_table(_batches(fasttext_rows(path), schema), cached)
-        assert layout is not None
-        return _read_delimited(path, schema, layout, cached)
+            columns, rows = json_rows(path, schema.text, schema.label)
+        elif kind == "parquet":
+            columns, rows = _parquet_rows(path, schema)
+        else:
+            columns, rows = ("text", "label"), fasttext_rows(path)
+        return gather(path, rows, columns, cached)
 
 
 def read_layout(path: Path, schema: Schema, headerless: bool) -> Layout:
@@ -79,13 +79,13 @@ def read_layout(path: Path, schema: Schema, headerless: bool) -> Layout:
         return layout_of(path, suffix_of(path), schema.text, schema.label, headerless)
 
 
-def _read_delimited(path: Path, schema: Schema, layout: Layout, cached: Path) -> pa.Table:
+def _read_delimited(path: Path, layout: Layout, cached: Path) -> Table:
     """Read quotes as CSV does; if that fails but every line is a row with literal quotes, read them literally."""
     try:
-        return _to_table(_batches(delimited_rows(path, layout, quoted=True), schema), cached)
+        return gather(path, delimited_rows(path, layout, quoted=True), layout.columns, cached)
     except QuotingError as error:
         try:
-            return _to_table(_batches(delimited_rows(path, layout, quoted=False), schema), cached)
+            return gather(path, delimited_rows(path, layout, quoted=False), layout.columns, cached)
         except QuotingError:
             raise error from None
 
@@ -100,7 +100,7 @@ def reading_errors(path: Path, kind: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         line = line_that_is_not_utf8(path)
         raise InputError(f"{path}: not UTF-8 text{f' in line {line}' if line else ''} ({error.reason})") from None
-    except (pa.ArrowException, EOFError, zlib.error) as error:
+    except (EOFError, zlib.error) as error:
         raise InputError(f"{path}: not readable as {kind} ({first_line(error)})") from None
     except OSError as error:
         if error.errno is not None:  # of the disk, not of the content
@@ -108,76 +108,55 @@ def reading_errors(path: Path, kind: str) -> Iterator[None]:
         raise InputError(f"{path}: not readable as {kind} ({first_line(error)})") from None
 
 
-def _batches(rows: Iterator[Row], schema: Schema) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches."""
-    names, listed = [schema.text, schema.label], False
-    texts: list[str | None] = []
-    labels: list[str | list[str | None] | None] = []
-    chars = 0
-    for text, label in rows:
-        texts.append(text)
-        labels.append(label)
-        chars += len(text or "")
-        listed = listed or isinstance(label, list)
-        if len(texts) == BATCH_ROWS or chars > BATCH_CHARS:
-            yield _batch(texts, labels, names, listed)
-            texts, labels, chars = [], [], 0
-    if texts:
-        yield _batch(texts, labels, names, listed)
+def _parquet_rows(path: Path, schema: Schema) -> tuple[tuple[str, str], Iterator[Row]]:
+    with open_parquet(path) as file:
+        columns = find_columns(path, file.schema_arrow.names, schema.text, schema.label)
+
+    def rows() -> Iterator[Row]:
+        for batch in parquet_batches(path, columns):
+            yield from zip(*(batch[name] for name in columns), strict=True)
+
+    return columns, rows()
 
 
-def _batch(
-    texts: list[str | None], labels: list[str | list[str | None] | None], names: list[str], listed: bool
-) -> pa.RecordBatch:
-    strings = pa.large_string()
-    kind = pa.large_list(strings) if listed else strings
-    return pa.RecordBatch.from_arrays([pa.array(texts, strings), pa.array(labels, kind)], names)
-
-
-def _parquet_batches(path: Path, schema: Schema) -> Iterator[pa.RecordBatch]:
-    names = [schema.text, schema.label]
-    with pyarrow.parquet.ParquetFile(path) as file:
-        check_columns(path, file.schema_arrow.names, *names)
-        for batch in file.iter_batches(BATCH_ROWS, columns=names):
-            found = [batch.column(name) for name in names]
-            plain = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in found]
-            yield pa.RecordBatch.from_arrays(plain, names)
-
-
-def _to_table(batches: Iterator[pa.RecordBatch], cached: Path) -> pa.Table:
-    """Record batches as a table: in memory or, if they are too large, memory-mapped from the file `cached`."""
-    kept: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        kept.append(batch)
-        size += batch.nbytes
-        if size > IN_MEMORY:
-            return _write_and_map(chain(kept, batches), batch.schema, cached)
-    return pa.Table.from_batches(kept) if kept else pa.table({})
-
-
-def _write_and_map(batches: Iterable[pa.RecordBatch], schema: pa.Schema, cached: Path) -> pa.Table:
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    draft = cached.with_suffix(f".{os.getpid()}")
+@contextmanager
+def open_parquet(path: Path) -> Iterator[Any]:
+    """Context manager: a Parquet file, opened by pyarrow."""
     try:
-        with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        draft.replace(cached)
-    finally:
-        draft.unlink(missing_ok=True)
-    return _memory_map(cached)
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{path}: reading Parquet needs pyarrow: pip install 'ade-embeddings[train]'") from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield file
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: not readable as parquet ({first_line(error)})") from None
 
 
-def _memory_map(cached: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(cached))).read_all()
+def parquet_batches(
+    path: Path, columns: Sequence[str] | None = None, raw: bool = True
+) -> Iterator[dict[str, list[Any]]]:
+    """The columns of a Parquet file as lists of values, `BATCH_ROWS` rows at a time; with `raw`, texts as bytes."""
+    import pyarrow as pa
+
+    def values(column: pa.Array) -> list[Any]:
+        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        if raw and (pa.types.is_string(plain.type) or pa.types.is_large_string(plain.type)):
+            plain = plain.cast(pa.large_binary())  # declared as text, which nobody has checked
+        return plain.to_pylist()
+
+    with open_parquet(path) as file:
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+            names = batch.schema.names
+            yield {name: values(column) for name, column in zip(names, batch.columns, strict=True)}
 
 
-def _cache_file(path: Path, schema: Schema) -> Path:
-    """The cache file of a file's columns; its name depends on path, size, modification time and schema."""
-    from huggingface_hub.constants import HF_HOME
-
-    folder = os.environ.get("HF_DATASETS_CACHE") or os.path.join(HF_HOME, "datasets")
+def _cache_folder(path: Path, schema: Schema) -> Path:
+    """The cache folder of a file's columns; its name depends on path, size, modification time and schema."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    hugging_face = os.environ.get("HF_HOME") or Path(home) / "huggingface"
+    folder = os.environ.get("HF_DATASETS_CACHE") or Path(hugging_face) / "datasets"
     about = path.stat()
-    key = (1, str(path.resolve()), about.st_size, about.st_mtime_ns, schema)  # 1: version of the cache's format
-    return Path(folder).expanduser() / "ade" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.arrow"
+    key = (2, str(path.resolve()), about.st_size, about.st_mtime_ns, schema)  # 2: version of the cache's format
+    return Path(folder).expanduser() / "ade" / hashlib.sha256(repr(key).encode()).hexdigest()[:32]

@@ -1,17 +1,27 @@
-"""Words and anchors: which anchors a word is composed of, and which words are nearest to an anchor."""
+"""Words and anchors: which anchors a word is composed of, and which words are nearest to an anchor.
 
+Words are looked up with numpy alone, in a `Codebook`, in a model, or in the folder of either.
+"""
+
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
+from tokenizers import Tokenizer
 
-from ade.classifier import Classifier
-from ade.codebook import Codebook
 from ade.data.tokenize import encode_batch
 from ade.data.words import SPACE_MARKS
 from ade.errors import InputError
+from ade.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from ade.classifier import Classifier
+    from ade.codebook import Codebook
+
+CODEBOOK = "codebook.json"  # a folder with this file is a codebook
+BLOCK = 8192  # tokens composed at a time
 
 
 @dataclass(frozen=True)
@@ -41,8 +51,74 @@ class TokenAnchors:
         return {"word": self.word, "token": self.token, "anchors": uses}
 
 
-def codebook_of(classifier: Classifier) -> Codebook:
+@dataclass(frozen=True)
+class Dictionary:
+    """Anchors of norm one, and the pairs of every token, one token after the other."""
+
+    anchors: np.ndarray  # (K, d) float32
+    indices: np.ndarray  # (P,): which anchor
+    weights: np.ndarray  # (P,) float32: how much of it
+    offsets: np.ndarray  # (N + 1,): token i has the pairs from offsets[i] up to offsets[i + 1]
+    tokenizer: Tokenizer
+
+    @property
+    def vocabulary(self) -> int:
+        """N, the number of tokens."""
+        return len(self.offsets) - 1
+
+    def pairs_of(self, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """The anchor indices and weights of one token."""
+        own = slice(self.offsets[token], self.offsets[token + 1])
+        return self.indices[own], self.weights[own]
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the composed rows of all tokens in blocks, each with its first token."""
+        for start in range(0, self.vocabulary, BLOCK):
+            offsets = self.offsets[start : start + BLOCK + 1]
+            own = slice(offsets[0], offsets[-1])
+            parts = self.anchors[self.indices[own]] * self.weights[own, None]
+            yield start, np.add.reduceat(parts, offsets[:-1] - offsets[0])
+
+    @classmethod
+    def of(cls, source: "Dictionary | Codebook | Runtime | Classifier") -> "Dictionary":
+        """The dictionary of a codebook or a model."""
+        if isinstance(source, cls):
+            return source
+        if isinstance(source, Runtime):
+            return cls._of_runtime(source)
+        book: Any = source
+        book = codebook_of(book) if hasattr(book, "model") else book
+        anchors, indices, weights, offsets = book.anchors, book.indices, book.weights, book.offsets
+        return cls(anchors.numpy(), indices.numpy(), weights.numpy(), offsets.numpy(), book.tokenizer)
+
+    @classmethod
+    def _of_runtime(cls, runtime: Runtime) -> "Dictionary":
+        pairs = runtime.projection.tables.pairs
+        table = pairs.anchors()
+        norms = np.maximum(np.linalg.norm(table, axis=1), 1e-6)  # (K,)
+        types = np.array_split(np.arange(pairs.vocabulary), max(1, pairs.vocabulary // BLOCK))
+        found = [pairs.of(some) for some in types]
+        index, weight = (np.concatenate([part[i][part[2]] for part in found]) for i in (0, 1))
+        counts = np.concatenate([part[2].sum(1) for part in found])
+        weight = weight * norms[index] / np.float32(table.shape[1] ** 0.5)
+        return cls(table / norms[:, None], index, weight, np.append(0, np.cumsum(counts)), runtime.tokenizer)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Dictionary":
+        """The dictionary of a codebook folder or a model folder; a codebook folder needs torch."""
+        if (Path(folder) / CODEBOOK).exists():
+            from ade.codebook import Codebook
+
+            return cls.of(Codebook.load(folder))
+        return cls.of(Runtime.load(folder))
+
+
+def codebook_of(classifier: "Classifier") -> "Codebook":
     """The dictionary of a trained classifier as a codebook."""
+    import torch
+
+    from ade.codebook import Codebook
+
     layer, config = classifier.model.ade.embedding, classifier.model.config
     table = layer.table().detach()
     norms = table.norm(dim=1).clamp(min=1e-6)  # (K,)
@@ -55,41 +131,51 @@ def codebook_of(classifier: Classifier) -> Codebook:
     return Codebook.from_pairs(anchors, index[real], weights, real.sum(1), classifier.tokenizer)
 
 
-def inspect_words(codebook: Codebook, words: list[str], nearest: int = 6) -> list[TokenAnchors]:
+def inspect_words(
+    source: "Dictionary | Codebook | Runtime | Classifier", words: list[str], nearest: int = 6
+) -> list[TokenAnchors]:
     """The anchors of each word's tokens, each with its `nearest` words; a word may be split into several tokens."""
-    tokens = [(word, token) for word in words for token in _tokens_of(codebook, word)]
-    pairs = [codebook.pairs_of(token) for _, token in tokens]
-    used = torch.cat([anchors for anchors, _ in pairs]).unique()
-    near = dict(zip(used.tolist(), nearest_words(codebook, used, nearest), strict=True))
+    book = Dictionary.of(source)
+    tokens = [(word, token) for word in words for token in _tokens_of(book, word)]
+    pairs = [book.pairs_of(token) for _, token in tokens]
+    used = np.unique(np.concatenate([anchors for anchors, _ in pairs]))
+    near = dict(zip(used.tolist(), nearest_words(book, used, nearest), strict=True))
 
     found = []
     for (word, token), (anchors, weights) in zip(tokens, pairs, strict=True):
-        order = weights.abs().argsort(descending=True)
+        order = np.argsort(-np.abs(weights), kind="stable")
         uses = tuple(AnchorUse(int(anchors[i]), float(weights[i]), near[int(anchors[i])]) for i in order)
-        found.append(TokenAnchors(word, codebook.tokenizer.id_to_token(token) or "", uses))
+        found.append(TokenAnchors(word, book.tokenizer.id_to_token(token) or "", uses))
     return found
 
 
-def nearest_words(codebook: Codebook, anchors: Tensor, count: int) -> list[tuple[str, ...]]:
+def nearest_words(
+    source: "Dictionary | Codebook | Runtime | Classifier", anchors: Any, count: int
+) -> list[tuple[str, ...]]:
     """For each of these anchors, the `count` whole words whose composed vectors have the highest cosine with it."""
-    words = _whole_words(codebook)
+    book = Dictionary.of(source)
+    words, anchors = _whole_words(book), np.asarray(anchors)
     if not words:
         return [() for _ in anchors]
 
-    ids = torch.tensor(sorted(words))
-    directions = F.normalize(codebook.anchors[anchors], dim=1)  # (a, d)
-    cosines, best = torch.empty(len(anchors), 0), torch.empty(len(anchors), 0, dtype=torch.int64)
-    for start, rows in codebook.blocks():
+    ids = np.array(sorted(words))
+    directions = _normalised(book.anchors[anchors])  # (a, d)
+    cosines, best = np.empty((len(anchors), 0), np.float32), np.empty((len(anchors), 0), np.int64)
+    for start, rows in book.blocks():
         in_block = ids[(ids >= start) & (ids < start + len(rows))]
-        found = directions @ F.normalize(rows[in_block - start], dim=1).T  # (a, w)
+        cosines = np.hstack([cosines, directions @ _normalised(rows[in_block - start]).T])  # (a, w)
+        best = np.hstack([best, np.broadcast_to(in_block, (len(anchors), len(in_block)))])
         # Four times as many as asked for: spellings that differ only in case count once.
-        kept = min(4 * count, cosines.shape[1] + len(in_block))
-        cosines, order = torch.cat([cosines, found], 1).topk(kept)
-        best = torch.cat([best, in_block.expand(len(anchors), -1)], 1).gather(1, order)
+        order = np.argsort(-cosines, axis=1, kind="stable")[:, : 4 * count]
+        cosines, best = np.take_along_axis(cosines, order, 1), np.take_along_axis(best, order, 1)
     return [tuple(dict.fromkeys(words[i].lower() for i in row))[:count] for row in best.tolist()]
 
 
-def _tokens_of(codebook: Codebook, word: str) -> list[int]:
+def _normalised(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def _tokens_of(codebook: Dictionary, word: str) -> list[int]:
     """Token ids of a word, without those that are only a space."""
     encoding = encode_batch(codebook.tokenizer, [word], special=False, offsets=True)[0]
     if not encoding.ids:
@@ -99,7 +185,7 @@ def _tokens_of(codebook: Codebook, word: str) -> list[int]:
     ] or encoding.ids
 
 
-def _whole_words(codebook: Codebook) -> dict[int, str]:
+def _whole_words(codebook: Dictionary) -> dict[int, str]:
     """Token id -> word, for tokens that begin a word and have three or more ASCII letters and nothing else."""
     vocabulary = codebook.tokenizer.get_vocab(with_added_tokens=False)
     marked = any(token.startswith(tuple(SPACE_MARKS)) for token in vocabulary)

@@ -37,7 +37,7 @@ from ade.files import kind_of
 from ade.integrations.vectors import mean_vectors, pooled_vectors
 from ade.settings import ARCHITECTURES, PRESETS, Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import DEFAULT_TEACHER, load_teacher
-from ade.training.loop import train
+from ade.training.loop import fit_model
 
 
 class _TrainedEstimator(BaseEstimator):
@@ -101,7 +101,7 @@ class _TrainedEstimator(BaseEstimator):
             raise InputError("there is nothing to learn from: no texts were given")
         settings, architecture = self._settings()
         data = Dataset(texts, labels, tuple(names))
-        self.classifier_ = train(_codebook(self.codebook, self.distillation), data, None, settings, architecture)
+        self.classifier_ = fit_model(_codebook(self.codebook, self.distillation), data, None, settings, architecture)
 
     def _settings(self) -> tuple[TrainingSettings, Architecture]:
         """The preset with the parameters that are given."""

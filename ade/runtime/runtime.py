@@ -6,7 +6,7 @@ from the exact tables of `tables.py`, so predictions are those of the model's ow
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -16,8 +16,8 @@ import numpy as np
 from safetensors import deserialize
 from tokenizers import Tokenizer
 
-from ade.data.problems import SINGLE, names_of, problem_of
-from ade.data.tokenize import average_windows, split_windows
+from ade.data.problems import SINGLE, TAGGER, names_of, problem_of
+from ade.data.tokenize import CHUNK, average_windows, split_windows, tokenize
 from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import cores
 from ade.errors import InputError
@@ -35,6 +35,7 @@ except ImportError:  # optional: prediction is slower without it
     ThreadpoolController = None
 
 MIN_PARALLEL_TEXTS = 16  # fewer texts are computed by one thread
+ENCODER_TYPES = 2048  # token types whose rows are cached for vectors: the rows are long
 DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
     "I8": np.int8, "U8": np.uint8,
@@ -66,14 +67,17 @@ class Runtime(Predictor):
         threads: int = 0,
         problem: str = SINGLE,
         lexicon: Lexicon | None = None,
+        label_type: str = "str",
     ) -> None:
         self.projection, self.lexicon = projection, lexicon
         self.tokenizer = tokenizer  # changed below; a copy would double the start-up time
         self.tokenizer.no_padding()
         self.max_tokens = projection.tables.options.max_tokens
         self.tokenizer.enable_truncation(self.longest)
-        self._names, self._problem = names, problem
+        self._names, self._problem, self._label_type = names, problem, label_type
         self._threads = threads or cores()
+        self._folder: Path | None = None  # set by `load`
+        self._encoder: Projection | None = None
         self._start_threads()
 
     def _start_threads(self) -> None:
@@ -98,6 +102,11 @@ class Runtime(Predictor):
         """The kind of problem: one label a text, any number of labels, or regression."""
         return self._problem
 
+    @property
+    def label_type(self) -> str:
+        """The type in which the labels were given for training: str, int, float or bool."""
+        return self._label_type
+
     def scores(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of concatenated texts: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
         # Attention runs over windows of a long text, the lexicon over all of it.
@@ -115,6 +124,32 @@ class Runtime(Predictor):
     def ngram_scores(self) -> Lexicon | None:
         """Return the lexicon; None where the model has none."""
         return self.lexicon
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the pooled vector of each text, the input of the classification layer: (n, d), or (d,) for one.
+
+        A text is truncated to `max_tokens` tokens. Scores of a lexicon are not part of the vectors.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
+        if self._encoder is None:
+            self._encoder = self._make_encoder()
+        parts = [
+            self._encoder.logits(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens, first=start))
+            for start in range(0, max(1, len(texts)), CHUNK)
+        ]
+        return np.concatenate(parts)
+
+    def _make_encoder(self) -> Projection:
+        """Tables of the same model with the identity as its classification layer: its scores are pooled vectors."""
+        if self._folder is None:
+            raise InputError("vectors need the model's folder; load the model from one")
+        config = json.loads((self._folder / MARKER).read_text("utf8"))
+        state = _read_state(self._folder / "model.safetensors")
+        state.pop("classifier.scales", None)
+        dim = self.projection.tables.dim
+        state |= {"classifier.weight": np.eye(dim, dtype=np.float32), "classifier.bias": np.zeros(dim, np.float32)}
+        return Projection(fold({**config, "problem_type": SINGLE}, state), ENCODER_TYPES)
 
     def _after_fork(self) -> None:
         """Start anew in a forked process, which has neither our threads nor the thread that held the lock."""
@@ -144,13 +179,18 @@ class Runtime(Predictor):
             config = json.loads((path / MARKER).read_text("utf8"))
             if config.get("model_type") != "ade":
                 raise InputError(f"{path}: not an ADE model (its model_type is {config.get('model_type')})")
+            if config.get("architectures") == [TAGGER]:
+                raise InputError(f"{path}: a tagger, which labels words; a classifier of texts is needed here")
             state = _read_state(path / "model.safetensors")
             check_finite(state)
             tables, lexicon = fold(config, state), lexicon_of(config, state)
             names = names_of(config.get("id2label"), tables.labels)
         tokenizer = read_tokenizer(path, tables.pairs.vocabulary)
         problem = problem_of(config.get("problem_type"), tables.labels)
-        return cls(Projection(tables, cached_types), tokenizer, names, threads, problem, lexicon)
+        label_type = str(config.get("label_type", "str"))
+        runtime = cls(Projection(tables, cached_types), tokenizer, names, threads, problem, lexicon, label_type)
+        runtime._folder = path
+        return runtime
 
 
 def _read_state(path: Path) -> dict[str, np.ndarray]:

@@ -70,7 +70,7 @@ class _Run:
 
 
 @overload
-def train(
+def fit_model(
     codebook: Codebook,
     data: Dataset,
     dev: Dataset | None = None,
@@ -81,7 +81,7 @@ def train(
     report: Report = silent,
 ) -> Classifier: ...
 @overload
-def train(
+def fit_model(
     codebook: Codebook,
     data: TaggedDataset,
     dev: TaggedDataset | None = None,
@@ -91,7 +91,7 @@ def train(
     existing: Existing = "refuse",
     report: Report = silent,
 ) -> Tagger: ...
-def train(
+def fit_model(
     codebook: Codebook,
     data: Dataset | TaggedDataset,
     dev: Dataset | TaggedDataset | None = None,

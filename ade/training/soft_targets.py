@@ -6,7 +6,6 @@ for a list of texts are cached, so a second run with other settings does not com
 
 import contextlib
 import hashlib
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from ade.data.batches import encode, sorted_batches
 from ade.data.dataset import Dataset
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
-from ade.files import new_file
+from ade.files import cache_folder, new_file
 from ade.progress import Report, quiet, silent
 from ade.settings import TeachingSettings
 
@@ -144,12 +143,6 @@ def _match_classes(id2label: dict[int, str], names: Sequence[str], source: str |
 
 def _has_names(id2label: dict[int, str]) -> bool:
     return any(name != f"LABEL_{i}" for i, name in id2label.items())  # LABEL_0, ... are the defaults of transformers
-
-
-def cache_folder() -> Path:
-    """The folder of cached probabilities: $ADE_CACHE, or `ade` in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("ADE_CACHE") or Path(home) / "ade")
 
 
 def taught(

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ade.data.batches import Encoded
-from ade.data.conll import UNLABELLED
 from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD, REGRESSION
+from ade.data.tag_tokens import UNLABELLED
 
 MAX_NORM = 1.0  # gradients are clipped to this norm
 BUCKET = 16  # with CUDA graphs, lengths are padded to a multiple of this

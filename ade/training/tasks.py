@@ -15,9 +15,10 @@ from torch import Tensor
 from ade.classifier import Classifier, Tagger, predict_logits
 from ade.codebook import Codebook
 from ade.data.batches import Encoded, encode
-from ade.data.conll import TaggedDataset, encode_tagged
+from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION
+from ade.data.tag_tokens import encode_tagged
 from ade.data.tokenize import WINDOWS
 from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate_tagger
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
@@ -58,7 +59,10 @@ class TextTask:
 
     def make_model(self, settings: TrainingSettings) -> AdeForSequenceClassification:
         """An untrained model."""
-        config = _config_of(self.codebook, self.data, settings) | {"problem_type": self.data.problem}
+        config = _config_of(self.codebook, self.data, settings) | {
+            "problem_type": self.data.problem,
+            "label_type": self.data.label_type,
+        }
         return AdeForSequenceClassification.from_codebook(self.codebook, self.data.names, self.architecture, **config)
 
     def validate(self, model: AdeForSequenceClassification) -> dict[str, Any]:

@@ -100,8 +100,8 @@ def test_the_delimiter_is_told_by_the_header(content, delimiter, tmp_path):
 
 def test_a_missing_column_is_named_with_those_there_are(tmp_path):
     (tmp_path / "a.csv").write_text("body;kind\na;x\n")
-    with pytest.raises(InputError, match="no column 'text', the columns are body, kind"):
-        load_dataset(tmp_path / "a.csv")
+    with pytest.raises(InputError, match=r"no column 'words', the columns are body, kind \(--text-column\)"):
+        load_dataset(tmp_path / "a.csv", text_column="words")
 
 
 def test_a_headerless_file_may_have_other_delimiters(tmp_path):

@@ -6,8 +6,8 @@ import pyarrow.parquet
 import pyarrow.parquet as pq
 import pytest
 
+from ade.data import gathering, tables
 from ade.data import loading as data
-from ade.data import tables
 from ade.data.loading import has_split, load_dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
@@ -38,7 +38,7 @@ def test_every_kind_of_file_reads_the_same(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_large_files_are_memory_mapped(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "IN_MEMORY", 0)
+    monkeypatch.setattr(gathering, "IN_MEMORY", 0)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     _write(tmp_path / f"train.{kind}", kind)
     found = load_dataset(tmp_path / f"train.{kind}")
@@ -59,7 +59,7 @@ def test_classic_layout(tmp_path):
 def test_a_large_classic_file_is_memory_mapped_and_reads_the_same(tmp_path, monkeypatch):
     (tmp_path / "train.csv").write_text('"3","NA","Some ""text""\nhere"\n"1","","No title"\n')
     plain = load_dataset(tmp_path)
-    monkeypatch.setattr(tables, "IN_MEMORY", 0)
+    monkeypatch.setattr(gathering, "IN_MEMORY", 0)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     mapped = load_dataset(tmp_path)
     assert list(mapped.texts) == list(plain.texts) == ['NA Some "text"\nhere', "No title"]
@@ -119,7 +119,7 @@ def test_the_embedded_glosses():
     [
         ("a.csv", "", "empty"),
         ("a.csv", "text,label\n", "no rows"),
-        ("a.csv", "words,label\nhi,x\n", "no column 'text'"),
+        ("a.csv", "n,m,label\nhi,1,x\n", "which column holds the texts.*--text-column"),
         ("a.csv", "text,label\na,b,c,d\n", r"row 1 \(line 2\).*4 fields, the header 2"),
         ("a.jsonl", '{"text": "a"', "not readable as json"),
         ("a.jsonl", '{"text": "a", "label": null}\n', "no label"),
@@ -219,7 +219,7 @@ def test_odd_labels_are_one_error_or_none(tmp_path):
 @pytest.mark.parametrize("problem", [None, SINGLE, MULTI, REGRESSION])
 def test_missing_texts_and_labels_are_refused_by_their_rows(mapped, problem, tmp_path, monkeypatch):
     if mapped:
-        monkeypatch.setattr(tables, "IN_MEMORY", 0)
+        monkeypatch.setattr(gathering, "IN_MEMORY", 0)
         monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     texts, labels = ["a", "b", None, "d", None], ["1", None, "2", None, "1"]
     path = tmp_path / "a.parquet"
@@ -311,7 +311,7 @@ def test_categories_of_pandas_are_classes(tmp_path, monkeypatch):
     label = pa.array(["x", "y", "x"]).dictionary_encode()
     pq.write_table(pa.table({"text": ["a", "b", "c"], "label": label}), tmp_path / "a.parquet")
     assert load_dataset(tmp_path / "a.parquet").names == ("x", "y")
-    monkeypatch.setattr(tables, "IN_MEMORY", 0)
+    monkeypatch.setattr(gathering, "IN_MEMORY", 0)
     monkeypatch.setattr(tables, "BATCH_ROWS", 1)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     assert load_dataset(tmp_path / "a.parquet").labels.tolist() == [0, 1, 0]

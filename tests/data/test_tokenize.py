@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from ade.data import tokenize as module
-from ade.data.conll import encode_sentences
+from ade.data.tag_tokens import encode_sentences
 from ade.data.tokenize import tokenize
 from ade.errors import InputError
 from tests.conftest import FILLER, WORDS, word_tokenizer

@@ -13,7 +13,7 @@ from ade.inspector.page import page
 from ade.inspector.reading import Inspector
 from ade.runtime.runtime import Runtime
 from ade.settings import Architecture, ServiceSettings, TrainingSettings
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.service.test_app import running
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -30,7 +30,7 @@ expect.set_options(timeout=SLOWEST)
 def folder(codebook, topics, tmp_path_factory):
     out = tmp_path_factory.mktemp("page") / "model"
     chosen = TrainingSettings(steps=80, batch_size=16, learning_rate=1e-2, device="cpu")
-    train(codebook, topics, settings=chosen, architecture=Architecture(attend="gated", heads=2), out=out)
+    fit_model(codebook, topics, settings=chosen, architecture=Architecture(attend="gated", heads=2), out=out)
     return out
 
 

@@ -36,7 +36,7 @@ from ade.packing.format import Packing
 from ade.runtime.runtime import Runtime
 from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.teachers import load_teacher
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import WORDS, ragged_codebook, topic_texts
 from tests.test_paper import lively, small_model
 
@@ -222,7 +222,7 @@ def test_a_folder_says_what_it_is(topics, tmp_path):
     book = distill(load_teacher("wordllama"), DistillationSettings(anchors=16, pairs=2, rounds=1))
     data = replace(topics, name="topics/of three")
     settings = replace(STRONG, steps=20, device="cpu")
-    classifier = train(book, data, settings=settings, out=tmp_path / "model")
+    classifier = fit_model(book, data, settings=settings, out=tmp_path / "model")
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
         path.name for path in (tmp_path / "model").iterdir()
     }

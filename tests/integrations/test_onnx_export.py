@@ -35,7 +35,7 @@ from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.packing.lexicon_packing import pack_lexicon
 from ade.settings import STRONG, Architecture
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import ragged_codebook
 from tests.packing.test_budget import packed_codebook
 from tests.runtime.test_projection import off, shaken
@@ -93,7 +93,8 @@ def written(folder) -> list[str]:
 @pytest.fixture(scope="module", params=MODES)
 def classifier(request, codebook, topics):
     settings = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
-    made = train(codebook, topics, settings=settings, architecture=Architecture(attend=request.param, max_tokens=50))
+    shape = Architecture(attend=request.param, max_tokens=50)
+    made = fit_model(codebook, topics, settings=settings, architecture=shape)
     assert made.model.lexicon is not None
     return made
 
@@ -302,7 +303,7 @@ def test_the_lexicon_stays_packed_in_both_files():
 def test_several_labels_and_numbers_with_a_lexicon(rows, codebook, tmp_path):
     """Trained, exported, read back: both files score new texts, long ones among them, as the classifier does."""
     settings = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
-    made = train(codebook, rows(400, 0), settings=settings, architecture=Architecture(heads=2, max_tokens=20))
+    made = fit_model(codebook, rows(400, 0), settings=settings, architecture=Architecture(heads=2, max_tokens=20))
     assert made.model.lexicon is not None
     if rows is numbers:
         assert made.model.config.scale not in (None, [0, 1])

@@ -27,7 +27,7 @@ from ade.errors import InputError
 from ade.integrations import vectors as pooling
 from ade.integrations.scikit_learn import AdeClassifier, AdeEncoder, AdeRegressor
 from ade.settings import STRONG, Architecture, DistillationSettings
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import WORDS, topic_texts
 
 SMALL = DistillationSettings(anchors=10, pairs=3)
@@ -85,7 +85,7 @@ def test_it_is_what_train_makes(fitted, codebook):
     names = tuple(sorted(WORDS))
     data = Dataset(TEXTS, np.array([names.index(label) for label in LABELS]), names)
     same = {name: value for name, value in QUICK.items() if name != "attend"}
-    classifier = train(codebook, data, settings=replace(STRONG, **same), architecture=Architecture(attend="tokens"))
+    classifier = fit_model(codebook, data, settings=replace(STRONG, **same), architecture=Architecture(attend="tokens"))
     np.testing.assert_array_equal(fitted.predict_proba(HELD), classifier.predict_proba(HELD))
     assert fitted.predict(HELD).tolist() == fitted.classifier_.predict(HELD) == classifier.predict(HELD)
     assert fitted.score(HELD, TRUTH) == np.mean(fitted.predict(HELD) == TRUTH) > 0.9

@@ -26,7 +26,7 @@ from ade.integrations.sentence_transformers import AdeModule
 from ade.integrations.vectors import pooled_vectors
 from ade.model import AdeForTokenClassification
 from ade.settings import STRONG, Architecture, DistillationSettings
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import topic_texts
 
 TEXTS, LABELS = topic_texts(120, 0)
@@ -52,7 +52,7 @@ def trained(codebook, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "model"
     names = tuple(sorted(set(LABELS)))
     data = Dataset(TEXTS, np.array([names.index(label) for label in LABELS]), names)
-    train(codebook, data, settings=replace(STRONG, steps=60, batch_size=16, device="cpu")).save(folder)
+    fit_model(codebook, data, settings=replace(STRONG, steps=60, batch_size=16, device="cpu")).save(folder)
     return folder
 
 

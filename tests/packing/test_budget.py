@@ -23,7 +23,7 @@ from ade.runtime.runtime import Runtime
 from ade.runtime.tables import fold
 from ade.settings import Architecture, DistillationSettings, TrainingSettings, parse_size
 from ade.teachers import Teacher
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import ragged_codebook, word_tokenizer
 from tests.runtime.test_projection import off, reference, shaken, texts_of
 
@@ -212,8 +212,8 @@ def test_training_on_a_packed_codebook_gives_a_packed_model(teacher, topics, tmp
     small = replace(codebook, packing=Packing())
     settings = TrainingSettings(steps=400, batch_size=32, learning_rate=5e-3, lexicon=False)
     shape = Architecture(heads=2)
-    plain = train(codebook, topics, settings=settings, architecture=shape, out=tmp_path / "plain")
-    packed = train(small, topics, settings=settings, architecture=shape, out=tmp_path / "packed")
+    plain = fit_model(codebook, topics, settings=settings, architecture=shape, out=tmp_path / "plain")
+    packed = fit_model(small, topics, settings=settings, architecture=shape, out=tmp_path / "packed")
     texts, labels = list(topics.texts[:300]), [topics.names[i] for i in topics.labels[:300]]
     for classifier in (plain, packed):
         assert np.mean([a == b for a, b in zip(classifier.predict(texts), labels, strict=True)]) > 0.9
@@ -222,7 +222,7 @@ def test_training_on_a_packed_codebook_gives_a_packed_model(teacher, topics, tmp
     assert packed.predict(texts) == Classifier.load(tmp_path / "packed").predict(texts)
     held = sum(tensor.nbytes for tensor in (*packed.model.parameters(), *packed.model.buffers()))
     assert held <= 1.5 * sizes[1]
-    again = train(
+    again = fit_model(
         small, topics, settings=settings, architecture=shape, out=tmp_path / "packed", existing="resume"
     )  # it is finished
     assert again.predict(texts) == packed.predict(texts)

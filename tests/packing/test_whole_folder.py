@@ -20,7 +20,7 @@ from ade.packing.whole_folder import Division, distill_folder, distill_for_model
 from ade.runtime.runtime import Runtime
 from ade.settings import Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import Teacher
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import ragged_codebook, word_tokenizer
 
 NAMES = ("red", "green", "blue")
@@ -102,7 +102,7 @@ def test_a_model_folder_has_the_size_asked_for(wide, colours, size, tmp_path):
     assert Division(**json.loads(json.dumps(codebook.about))["division"]) == division
     settings = TrainingSettings(steps=60, learning_rate=5e-3, lexicon_size=str(division.lexicon), device="cpu")
     architecture = Architecture(layer_bits=division.layer_bits)
-    classifier = train(codebook, colours, settings=settings, architecture=architecture, out=tmp_path / "model")
+    classifier = fit_model(codebook, colours, settings=settings, architecture=architecture, out=tmp_path / "model")
     found = folder_sizes(tmp_path / "model")
     assert 0 < classifier.model.lexicon_nbytes <= division.lexicon
     assert division.tokenizer <= found["tokenizer_bytes"] < division.tokenizer + 300  # transformers adds special tokens

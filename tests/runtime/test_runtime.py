@@ -17,7 +17,7 @@ from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.runtime.runtime import Runtime
 from ade.settings import STRONG, Architecture
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import PATIENT
 
 TEXTS = ["the team and the coach", "bank share price", "", "rocket", "of the comet in orbit " * 40]
@@ -27,7 +27,7 @@ TEXTS = ["the team and the coach", "bank share price", "", "rocket", "of the com
 def folder(request, codebook, topics, tmp_path_factory):
     settings = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, lexicon=False, device="cpu")
     out = tmp_path_factory.mktemp("model") / request.param
-    train(codebook, topics, settings=settings, architecture=Architecture(attend=request.param), out=out)
+    fit_model(codebook, topics, settings=settings, architecture=Architecture(attend=request.param), out=out)
     return out
 
 

@@ -36,7 +36,7 @@ from ade.service.inspections import MAX_WAITING
 from ade.service.responses import JsonPredictor, parse_texts
 from ade.service.server import Server, bind_socket, url_of
 from ade.settings import STRONG, Architecture, ServiceSettings
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import PATIENT, topic_texts, until
 
 SMALL = ServiceSettings(max_bytes=4000, max_texts=8, max_chars=100, batch=16, queue=64, inspect_texts=1)
@@ -47,7 +47,7 @@ SECRET = "the password is swordfish"
 def folder(codebook, topics, tmp_path_factory):
     out = tmp_path_factory.mktemp("model") / "gated"
     chosen = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
-    train(codebook, topics, settings=chosen, architecture=Architecture(attend="gated"), out=out)
+    fit_model(codebook, topics, settings=chosen, architecture=Architecture(attend="gated"), out=out)
     return out
 
 
@@ -631,18 +631,6 @@ def test_the_verb_says_what_is_wrong_in_a_line(ade, folder, tmp_path):
         status, out, errors = ade("serve", *words)
         assert (status, out, errors.count("\n")) == (2, "", 1)
         assert says in errors
-
-
-def test_without_the_extra_it_says_which_to_install(folder):
-    program = (
-        "import sys; sys.modules['starlette'] = None; sys.argv = ['ade', 'serve', *sys.argv[1:]]\n"
-        "from ade.cli import main as cli; cli.main()"
-    )
-    command = [sys.executable, "-c", program, str(folder), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "pip install 'ade-embeddings[serve]'" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_requests_are_written_down_where_asked_for(folder):

@@ -13,7 +13,7 @@ from ade.inspector.reading import Inspector
 from ade.runtime.runtime import Runtime
 from ade.service.inspections import MAX_WAITING
 from ade.settings import Architecture, TrainingSettings
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import PATIENT, until
 from tests.service.test_app import SMALL, connected, got, metrics_of, posted, running
 
@@ -24,7 +24,7 @@ TEXT = "the rocket and the bank"
 def folder(codebook, topics, tmp_path_factory):
     out = tmp_path_factory.mktemp("explain") / "model"
     chosen = TrainingSettings(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
-    train(codebook, topics, settings=chosen, architecture=Architecture(attend="gated"), out=out)
+    fit_model(codebook, topics, settings=chosen, architecture=Architecture(attend="gated"), out=out)
     return out
 
 

@@ -12,7 +12,7 @@ from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.settings import STRONG
 from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN, RunFolder, claimed
-from ade.training.loop import train
+from ade.training.loop import fit_model
 
 QUICK = replace(STRONG, steps=20, batch_size=16, learning_rate=5e-3, device="cpu")
 
@@ -37,7 +37,7 @@ def killed_in(monkeypatch, codebook, topics, folder: Path, method: str, before: 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, method, cut)
         with pytest.raises(Stop):
-            train(codebook, topics, settings=QUICK, out=folder, **options)
+            fit_model(codebook, topics, settings=QUICK, out=folder, **options)
 
 
 @pytest.mark.parametrize("existing", ["resume", "overwrite"])
@@ -47,8 +47,8 @@ def test_a_kill_before_the_first_checkpoint(method, existing, codebook, topics, 
     assert RUN in names_in(tmp_path / "run")
     assert LAST not in names_in(tmp_path / "run")
     with pytest.raises(InputError, match="pass --resume or --overwrite"):
-        train(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
     Classifier.load(tmp_path / "run")
 
 
@@ -68,7 +68,7 @@ def test_what_a_killed_run_leaves_is_ours(left, existing, codebook, topics, tmp_
     for name in left:
         (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "run" / name).write_text("half a file")
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
     assert not [name for name in names_in(tmp_path / "run") if name.startswith(".") or name in (BEST, LAST, RUN)]
 
 
@@ -83,7 +83,7 @@ def test_what_looks_like_ours_beside_other_files_is_not(tmp_path):
 def test_drafts_are_gone_when_a_run_has_been_resumed(codebook, topics, tmp_path, monkeypatch):
     killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", before=False)
     (tmp_path / "run" / ".checkpoint.safetensors.4242").write_text("half a file")
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
     assert not [name for name in names_in(tmp_path / "run") if name.startswith(".")]
 
 
@@ -91,14 +91,14 @@ def test_a_kill_while_a_run_is_being_finished(codebook, topics, tmp_path, monkey
     """The model is there, what the run needed is there too: it goes when the run is resumed."""
     killed_in(monkeypatch, codebook, topics, tmp_path / "run", "_tidy")
     assert {DONE, LAST, BEST, RUN, "finished"} <= names_in(tmp_path / "run")
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
     assert not {LAST, BEST, RUN, "finished"} & names_in(tmp_path / "run")
 
 
 def test_all_metrics_are_kept_by_a_run_resumed_at_its_end(codebook, topics, tmp_path, monkeypatch):
-    train(codebook, topics, settings=QUICK, out=tmp_path / "whole")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "whole")
     killed_in(monkeypatch, codebook, topics, tmp_path / "cut", "finish")
-    train(codebook, topics, settings=QUICK, out=tmp_path / "cut", existing="resume")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "cut", existing="resume")
     dev = [json.loads((tmp_path / run / "config.json").read_text())["about"]["dev"] for run in ("whole", "cut")]
     assert set(dev[0]) == {"accuracy", "macro_f1", "precision", "recall", "n"}
     assert dev[0] == dev[1]
@@ -107,17 +107,17 @@ def test_all_metrics_are_kept_by_a_run_resumed_at_its_end(codebook, topics, tmp_
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"identity": 3}'])
 def test_a_damaged_record_of_a_run_is_one_clear_error(text, codebook, topics, tmp_path):
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     (tmp_path / "run" / DONE).write_text(text)
     with pytest.raises(InputError, match=r"training\.json.*--overwrite"):
-        train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
 
 
 def test_overwriting_keeps_a_link_a_link(codebook, topics, tmp_path):
     (tmp_path / "large_disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "large_disk")
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    train(codebook, topics, settings=replace(QUICK, seed=1), out=tmp_path / "run", existing="overwrite")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    fit_model(codebook, topics, settings=replace(QUICK, seed=1), out=tmp_path / "run", existing="overwrite")
     assert (tmp_path / "run").is_symlink()
     assert json.loads((tmp_path / "large_disk" / DONE).read_text())["identity"]["seed"] == 1
 
@@ -133,19 +133,20 @@ def test_two_runs_do_not_share_a_folder(codebook, topics, tmp_path):
         assert other.stdout.readline() == "held\n"
         for existing in ("refuse", "resume", "overwrite"):
             with pytest.raises(InputError, match=rf"{tmp_path / 'run'}: another run is writing there"):
-                train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
+                fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
         assert len(names_in(tmp_path / "run")) == 1
     finally:
         other.kill()
         other.wait()
         other.stdout.close()
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     assert not [name for name in names_in(tmp_path / "run") if name.startswith(".")]
 
 
 def test_nothing_is_left_of_a_run_that_never_began(codebook, topics, tmp_path):
+    settings = replace(QUICK, adapt=True, train_weights=False)
     with pytest.raises(InputError, match="--adapt needs"):
-        train(codebook, topics, settings=replace(QUICK, adapt=True, train_weights=False), out=tmp_path / "a" / "run")
+        fit_model(codebook, topics, settings=settings, out=tmp_path / "a" / "run")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,7 +25,7 @@ from ade.training.lexicon_fit import (
     minimise,
 )
 from ade.training.lexicon_loss import TOLERANCE, Blend, Objective, Ragged, Validation
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import WORDS, topic_texts
 
 CPU = torch.device("cpu")
@@ -256,7 +256,7 @@ def short_windows(codebook, topics, tmp_path_factory):
     """A classifier with windows of 4 tokens and a lexicon, in memory and in a folder."""
     folder = tmp_path_factory.mktemp("windows") / "model"
     settings = replace(STRONG, steps=40, batch_size=32, learning_rate=5e-3, device="cpu")
-    return train(codebook, topics, None, settings, Architecture(max_tokens=4), folder), folder
+    return fit_model(codebook, topics, None, settings, Architecture(max_tokens=4), folder), folder
 
 
 def test_long_texts_are_a_mean_over_windows_and_the_lexicon_over_all(short_windows):
@@ -307,10 +307,10 @@ def test_a_run_states_its_lexicon(short_windows):
 def test_a_run_without_one_says_so(codebook, topics, tmp_path):
     shuffled = Dataset(topics.texts, np.random.default_rng(0).permutation(topics.labels), topics.names)
     settings = replace(STRONG, steps=4, device="cpu")
-    model = train(codebook, shuffled, None, settings, None, tmp_path / "random").model
+    model = fit_model(codebook, shuffled, None, settings, None, tmp_path / "random").model
     assert model.config.lexicon is None
     assert json.loads((tmp_path / "random" / "training.json").read_text())["lexicon"] == {"entries": 0}
     assert "n-grams" not in (tmp_path / "random" / "README.md").read_text()
 
-    train(codebook, topics, None, replace(settings, lexicon=False), None, tmp_path / "off")
+    fit_model(codebook, topics, None, replace(settings, lexicon=False), None, tmp_path / "off")
     assert "lexicon" not in json.loads((tmp_path / "off" / "training.json").read_text())

@@ -16,7 +16,7 @@ from ade.settings import PAPER, PRESETS, STRONG, Architecture
 from ade.training import checkpoints, tasks
 from ade.training import loop as training
 from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from ade.training.schedule import fit_to_data, learning_rate, steps_of
 from ade.training.step import TrainStep
 from tests.conftest import PATIENT
@@ -27,7 +27,7 @@ QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropo
 @pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
 def test_it_learns(attend, codebook, topics):
     rows, held = topics.split(0.25, seed=0)
-    classifier = train(codebook, rows, settings=replace(QUICK, steps=400), architecture=Architecture(attend=attend))
+    classifier = fit_model(codebook, rows, settings=replace(QUICK, steps=400), architecture=Architecture(attend=attend))
     assert evaluate(classifier, held).accuracy > 0.9
 
 
@@ -98,7 +98,7 @@ def test_soft_targets_are_what_is_learned(codebook, topics):
     """Targets that contradict the labels: the model follows the targets."""
     turned = (topics.labels + 1) % 3
     rows = replace(topics, targets=np.eye(3, dtype=np.float32)[turned])
-    classifier = train(
+    classifier = fit_model(
         codebook, rows, replace(topics, labels=turned), replace(QUICK, steps=400), Architecture(attend="tokens")
     )
     assert evaluate(classifier, replace(topics, labels=turned)).accuracy > 0.9
@@ -109,9 +109,9 @@ def test_a_run_that_diverges_stops_and_says_so(attend, codebook, topics, tmp_pat
     """Steps so large that numbers overflow: no model, no success, a log that is JSON."""
     settings = replace(QUICK, learning_rate=1e30, weight_decay=0.0)
     with pytest.raises(InputError, match=r"diverged: by step \d+ of 60 .* lower learning rate than"):
-        train(codebook, topics, settings=settings, architecture=Architecture(attend=attend), out=tmp_path / "run")
+        fit_model(codebook, topics, settings=settings, architecture=Architecture(attend=attend), out=tmp_path / "run")
     assert not {"model.safetensors", DONE} & {path.name for path in (tmp_path / "run").iterdir()}
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="overwrite")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="overwrite")
 
 
 def test_weights_that_are_not_finite_stop_a_run_before_they_are_kept(codebook, topics, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_weights_that_are_not_finite_stop_a_run_before_they_are_kept(codebook, t
 
     monkeypatch.setattr(TrainStep, "step", spoiled)
     with pytest.raises(InputError, match="diverged: by step 3 of 60"):
-        train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     assert not (tmp_path / "run" / LAST).exists()
 
 
@@ -138,7 +138,7 @@ def test_learning_rate_rises_then_falls_to_zero():
 
 
 def test_the_same_seed_gives_the_same_model(codebook, topics):
-    first, second, other = (train(codebook, topics, settings=replace(QUICK, seed=s)) for s in (1, 1, 2))
+    first, second, other = (fit_model(codebook, topics, settings=replace(QUICK, seed=s)) for s in (1, 1, 2))
     for one, two in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, two)
     assert not torch.equal(first.model.classifier.weight, other.model.classifier.weight)
@@ -148,7 +148,7 @@ def test_the_same_seed_gives_the_same_model(codebook, topics):
 def test_what_is_frozen_does_not_move(anchors, weights, codebook, topics):
     settings = replace(QUICK, steps=20, train_anchors=anchors, train_weights=weights)
     before = training.AdeForSequenceClassification.from_codebook(codebook, topics.names).ade.embedding
-    after = train(codebook, topics, settings=settings).model.ade.embedding
+    after = fit_model(codebook, topics, settings=settings).model.ade.embedding
     assert torch.equal(before.anchors, after.anchors) is not anchors
     assert torch.equal(before.weights, after.weights) is not weights
 
@@ -173,14 +173,14 @@ def _interrupt(monkeypatch, after):
 @pytest.mark.parametrize("attend", ["tokens", "gated"])
 def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(attend, codebook, topics, tmp_path, monkeypatch):
     shape = Architecture(attend=attend)
-    whole = train(codebook, topics, None, QUICK, shape, tmp_path / "whole")
+    whole = fit_model(codebook, topics, None, QUICK, shape, tmp_path / "whole")
     with monkeypatch.context() as patch:
         _interrupt(patch, after=7)
         with pytest.raises(Stop):
-            train(codebook, topics, None, QUICK, shape, tmp_path / "cut")
+            fit_model(codebook, topics, None, QUICK, shape, tmp_path / "cut")
     assert (tmp_path / "cut" / LAST).exists()
     assert not (tmp_path / "cut" / DONE).exists()
-    resumed = train(codebook, topics, None, QUICK, shape, tmp_path / "cut", "resume")
+    resumed = fit_model(codebook, topics, None, QUICK, shape, tmp_path / "cut", "resume")
     for (name, one), two in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
         assert torch.equal(one, two), name
     logs = [
@@ -193,7 +193,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(attend, codebook, to
 
 
 def test_the_folder_of_a_finished_run(codebook, topics, tmp_path):
-    classifier = train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    classifier = fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", METRICS, DONE} <= names
     assert not {LAST, BEST} & names
@@ -202,7 +202,7 @@ def test_the_folder_of_a_finished_run(codebook, topics, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     assert lines[-1]["step"] == 60
     assert {"loss", "accuracy", "dev_accuracy", "rate"} <= set(lines[-1])
-    again = train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")  # nothing left to do
+    again = fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")  # nothing left to do
     assert torch.equal(again.model.classifier.weight, classifier.model.classifier.weight)
 
 
@@ -215,7 +215,7 @@ def test_a_run_that_stops_improving_ends_early(codebook, topics, tmp_path, monke
         return np.eye(3)[(topics.labels + wrong) % 3]
 
     monkeypatch.setattr(tasks, "predict_logits", worse)
-    train(codebook, topics, topics, QUICK, out=tmp_path / "run")
+    fit_model(codebook, topics, topics, QUICK, out=tmp_path / "run")
     done = json.loads((tmp_path / "run" / DONE).read_text())
     assert done["steps"] == 3 * (1 + training.PATIENCE)  # a look every 3 of 60 steps
     assert done["dev_accuracy"] == 1.0
@@ -245,7 +245,7 @@ def judged(model, texts):
 
 tasks.predict_logits = judged
 settings = TrainingSettings(steps=40, batch_size=16, device="cpu", learning_rate=5e-3)
-found = loop.train(Codebook.load(here / "book"), topics, topics, settings, out=here / "run")
+found = loop.fit_model(Codebook.load(here / "book"), topics, topics, settings, out=here / "run")
 weights = found.model.classifier.weight.detach().numpy().tobytes()
 (here / f"rank{os.environ['RANK']}").write_text(hashlib.sha256(weights).hexdigest())
 """)
@@ -260,7 +260,7 @@ def test_of_equally_good_looks_the_last_is_kept(codebook, topics, monkeypatch):
     monkeypatch.setattr(tasks, "predict_logits", lambda model, texts: np.eye(3)[topics.labels[: len(texts)]])
     kept = []
     monkeypatch.setattr(training, "_loop", lambda run, *rest, loop=training._loop: (loop(run, *rest), kept.append(run)))
-    train(codebook, topics, topics, QUICK)
+    fit_model(codebook, topics, topics, QUICK)
     assert kept[0].progress.stale == 0
     assert kept[0].progress.step == 60
 
@@ -269,10 +269,10 @@ def test_a_torn_last_line_of_the_log_does_no_harm(codebook, topics, tmp_path, mo
     with monkeypatch.context() as patch:
         _interrupt(patch, after=2)
         with pytest.raises(Stop):
-            train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+            fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     with open(tmp_path / "run" / METRICS, "a") as file:
         file.write('{"step": 7, "lo')
-    train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     assert steps == list(range(3, 61, 3))
 
@@ -280,7 +280,7 @@ def test_a_torn_last_line_of_the_log_does_no_harm(codebook, topics, tmp_path, mo
 def test_one_row_a_class_cannot_be_split(codebook):
     few = Dataset(["goal", "bank"], np.array([0, 1]), ("x", "y"))
     with pytest.raises(InputError, match="no dev split can be held back"):
-        train(codebook, few, settings=QUICK)
+        fit_model(codebook, few, settings=QUICK)
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(codebook, topics, tmp_path, monkeypatch):
@@ -296,10 +296,10 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(codebook, topics, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "save_file", filling)
         with pytest.raises(InputError, match=r"No space left on device.*last one is kept"):
-            train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+            fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {RUN, LAST, BEST, METRICS}
-    resumed = train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
-    whole = train(codebook, topics, settings=QUICK)
+    resumed = fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    whole = fit_model(codebook, topics, settings=QUICK)
     assert torch.equal(resumed.model.classifier.weight, whole.model.classifier.weight)
 
 
@@ -307,16 +307,17 @@ def test_resuming_another_run_is_refused(codebook, topics, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         _interrupt(patch, after=1)
         with pytest.raises(Stop):
-            train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+            fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    other = replace(QUICK, learning_rate=1e-3)
     with pytest.raises(InputError, match=r"had learning_rate = .*; resume with the same settings"):
-        train(codebook, topics, settings=replace(QUICK, learning_rate=1e-3), out=tmp_path / "run", existing="resume")
+        fit_model(codebook, topics, settings=other, out=tmp_path / "run", existing="resume")
     with pytest.raises(InputError, match="pass --resume or --overwrite"):
-        train(codebook, topics, settings=QUICK, out=tmp_path / "run")
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     path = tmp_path / "run" / LAST
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(InputError, match="not a readable checkpoint"):
-        train(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
-    train(codebook, topics, settings=replace(QUICK, steps=5), out=tmp_path / "run", existing="overwrite")
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+    fit_model(codebook, topics, settings=replace(QUICK, steps=5), out=tmp_path / "run", existing="overwrite")
     assert (tmp_path / "run" / DONE).exists()
 
 
@@ -338,7 +339,7 @@ def test_overwrite_spares_what_only_looks_like_a_run(codebook, topics, tmp_path)
     for name in (METRICS, "precious.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(InputError, match="something else"):
-        train(codebook, topics, settings=QUICK, out=tmp_path, existing="overwrite")
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path, existing="overwrite")
     assert (tmp_path / "precious.txt").exists()
 
 
@@ -346,23 +347,23 @@ def test_an_occupied_folder_is_refused_before_any_work(codebook, topics, tmp_pat
     (tmp_path / "mine.txt").write_text("precious")
     monkeypatch.setattr(tasks, "encode", None)  # would fail if it were reached
     with pytest.raises(InputError, match="something else"):
-        train(codebook, topics, settings=QUICK, out=tmp_path)
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path)
 
 
 def test_bad_data(codebook, topics, tmp_path):
     one = Dataset(["goal", "match"], np.array([0, 0]), ("x",))
     with pytest.raises(InputError, match="at least two classes"):
-        train(codebook, one, settings=QUICK, out=tmp_path / "run")
+        fit_model(codebook, one, settings=QUICK, out=tmp_path / "run")
     other = Dataset(["goal"], np.array([0]), ("unheard",))
     with pytest.raises(InputError, match="not trained on: unheard"):
-        train(codebook, topics, other, QUICK, out=tmp_path / "run")
+        fit_model(codebook, topics, other, QUICK, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_training_on_the_gpu(codebook, topics):
     rows, held = topics.split(0.25, seed=0)
-    classifier = train(codebook, rows, settings=replace(QUICK, steps=400, device="cuda"))
+    classifier = fit_model(codebook, rows, settings=replace(QUICK, steps=400, device="cuda"))
     assert evaluate(classifier, held).accuracy > 0.9
 
 
@@ -376,7 +377,7 @@ def test_later_weights_are_kept_while_they_are_within_one_standard_error_of_the_
         return np.eye(3)[(topics.labels + (np.arange(600) < next(wrong))) % 3]
 
     monkeypatch.setattr(tasks, "predict_logits", worse)
-    train(codebook, topics, topics, QUICK, out=tmp_path / "run")
+    fit_model(codebook, topics, topics, QUICK, out=tmp_path / "run")
     done = json.loads((tmp_path / "run" / DONE).read_text())
     assert done["dev_accuracy"] == pytest.approx(1 - 67 / 600)
     assert done["steps"] == 3 * (8 + training.PATIENCE)

@@ -13,7 +13,7 @@ from ade.errors import InputError
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.settings import Architecture, TrainingSettings
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from ade.training.move_pairs import PairMover, without_unused_anchors
 from tests.conftest import ragged_codebook
 
@@ -83,8 +83,8 @@ def test_training_moves_pairs_and_goes_on_as_if_never_interrupted(codebook, topi
     faint[2::3] *= 1e-3  # the last of each token's three pairs
     book = replace(codebook, weights=faint, packing=Packing() if packed else None)
     shape, texts = Architecture(heads=2), list(topics.texts[:200])
-    whole = train(book, topics, settings=SHORT, architecture=shape, out=tmp_path / "whole")
-    plain = train(book, topics, settings=replace(SHORT, adapt=False), architecture=shape)
+    whole = fit_model(book, topics, settings=SHORT, architecture=shape, out=tmp_path / "whole")
+    plain = fit_model(book, topics, settings=replace(SHORT, adapt=False), architecture=shape)
     assert len(whole.model.ade.embedding.pairs_of(torch.arange(book.vocabulary))[2].nonzero()) == len(book.indices)
 
     class Stop(Exception):
@@ -95,8 +95,8 @@ def test_training_moves_pairs_and_goes_on_as_if_never_interrupted(codebook, topi
             raise Stop
 
     with pytest.raises(Stop):
-        train(book, topics, settings=SHORT, architecture=shape, out=tmp_path / "cut", report=stop)
-    resumed = train(book, topics, settings=SHORT, architecture=shape, out=tmp_path / "cut", existing="resume")
+        fit_model(book, topics, settings=SHORT, architecture=shape, out=tmp_path / "cut", report=stop)
+    resumed = fit_model(book, topics, settings=SHORT, architecture=shape, out=tmp_path / "cut", existing="resume")
     assert np.allclose(resumed.predict_proba(texts), whole.predict_proba(texts), atol=1e-5)
     assert not np.allclose(plain.predict_proba(texts), whole.predict_proba(texts), atol=1e-3)
     if packed:
@@ -132,7 +132,7 @@ def test_what_cannot_adapt_is_refused(codebook, topics, shape):
     settings = replace(SHORT, **{k: v for k, v in shape.items() if k != "attend"})
     architecture = Architecture(heads=2, **{k: v for k, v in shape.items() if k == "attend"})
     with pytest.raises(InputError, match="--adapt needs"):
-        train(codebook, topics, settings=settings, architecture=architecture)
+        fit_model(codebook, topics, settings=settings, architecture=architecture)
 
 
 def test_a_token_of_weight_zero_keeps_a_pair():

@@ -20,7 +20,7 @@ from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.runtime.runtime import Runtime
 from ade.settings import STRONG, Architecture
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from tests.conftest import WORDS, ragged_codebook, topic_texts
 from tests.test_paper import small_model
 
@@ -48,12 +48,12 @@ def numbers(rows: int, seed: int) -> Dataset:
 
 @pytest.fixture(scope="module")
 def marked(codebook):
-    return train(codebook, several(1000, 0), settings=QUICK, architecture=SHAPE)
+    return fit_model(codebook, several(1000, 0), settings=QUICK, architecture=SHAPE)
 
 
 @pytest.fixture(scope="module")
 def valued(codebook):
-    return train(codebook, numbers(1000, 0), settings=QUICK, architecture=SHAPE)
+    return fit_model(codebook, numbers(1000, 0), settings=QUICK, architecture=SHAPE)
 
 
 def test_several_labels_are_learned_and_come_back_from_a_folder(marked, tmp_path):
@@ -99,7 +99,7 @@ def test_numbers_are_learned_as_they_are(valued, tmp_path):
 
 def test_a_packed_number_is_what_was_trained(codebook):
     book = replace(codebook, packing=Packing())
-    assert evaluate(train(book, numbers(1000, 0), settings=QUICK, architecture=SHAPE), numbers(200, 1)).r2 > 0.6
+    assert evaluate(fit_model(book, numbers(1000, 0), settings=QUICK, architecture=SHAPE), numbers(200, 1)).r2 > 0.6
 
 
 @pytest.mark.parametrize("bits", [0, 4, 8, 16])
@@ -108,7 +108,7 @@ def test_large_numbers_stay_numbers(bits, codebook, tmp_path):
     far = replace(data, labels=1e7 + 1e5 * (data.labels - 1000))
     book = replace(codebook, packing=Packing() if bits else None)
     shape = replace(SHAPE, layer_bits=bits or 8)
-    made = train(book, far, settings=replace(QUICK, steps=150), architecture=shape)
+    made = fit_model(book, far, settings=replace(QUICK, steps=150), architecture=shape)
     assert evaluate(made, far).r2 > 0.3
     made.save(tmp_path / "model")
     assert np.allclose(Runtime.load(tmp_path / "model").predict(far.texts), made.predict(far.texts), rtol=1e-4)
@@ -164,7 +164,7 @@ def test_balanced_classes_help_the_rare_one(codebook, topics):
     settings = replace(QUICK, steps=60, learning_rate=2e-3, fit_to_data=False, lexicon=False)
     said = {}
     for kind in ("none", "balanced"):
-        found = train(codebook, topics.take(rare), topics, replace(settings, class_weights=kind), SHAPE)
+        found = fit_model(codebook, topics.take(rare), topics, replace(settings, class_weights=kind), SHAPE)
         said[kind] = (found.predict_proba(topics.texts)[:, 1]).mean()
         weights = found.model.config.class_weights
         assert (weights is None) == (kind == "none")
@@ -177,17 +177,17 @@ def test_balanced_classes_help_the_rare_one(codebook, topics):
 def test_what_cannot_be_learned_is_refused(codebook, topics):
     flat = Dataset(["goal", "match"], np.array([1.0, 1.0], dtype=np.float32), ("value",))
     with pytest.raises(InputError, match="numbers that differ"):
-        train(codebook, flat, settings=QUICK)
+        fit_model(codebook, flat, settings=QUICK)
     with pytest.raises(InputError, match="numbers that differ"):  # once one is held back
-        train(codebook, replace(flat, labels=np.array([1.0, 2.0], dtype=np.float32)), settings=QUICK)
+        fit_model(codebook, replace(flat, labels=np.array([1.0, 2.0], dtype=np.float32)), settings=QUICK)
     with pytest.raises(InputError, match="numbers have none"):
-        train(codebook, numbers(20, 0), settings=replace(QUICK, class_weights="balanced"))
+        fit_model(codebook, numbers(20, 0), settings=replace(QUICK, class_weights="balanced"))
     with pytest.raises(InputError, match="lower learning rate"):
-        train(codebook, numbers(100, 0), settings=replace(QUICK, steps=20, learning_rate=1e30), architecture=SHAPE)
+        fit_model(codebook, numbers(100, 0), settings=replace(QUICK, steps=20, learning_rate=1e30), architecture=SHAPE)
     with pytest.raises(InputError, match="no rows"):
-        train(codebook, TaggedDataset([], [], ("O",)), settings=QUICK)
+        fit_model(codebook, TaggedDataset([], [], ("O",)), settings=QUICK)
     with pytest.raises(InputError, match="the dev rows for regression"):
-        train(codebook, topics, numbers(10, 0), settings=QUICK)
+        fit_model(codebook, topics, numbers(10, 0), settings=QUICK)
     classifier = Classifier(small_model(), ragged_codebook([1, 3, 2, 4, 1, 5]).tokenizer)
     with pytest.raises(InputError, match="the labels are of regression"):
         evaluate(classifier, numbers(5, 0))
@@ -203,10 +203,10 @@ def test_a_run_on_numbers_resumes_where_it_stopped(codebook, tmp_path):
         if done >= 33:
             raise Stop
 
-    whole = train(codebook, data, settings=settings, architecture=SHAPE, out=tmp_path / "whole")
+    whole = fit_model(codebook, data, settings=settings, architecture=SHAPE, out=tmp_path / "whole")
     with pytest.raises(Stop):
-        train(codebook, data, settings=settings, architecture=SHAPE, out=tmp_path / "cut", report=stop)
-    resumed = train(codebook, data, settings=settings, architecture=SHAPE, out=tmp_path / "cut", existing="resume")
+        fit_model(codebook, data, settings=settings, architecture=SHAPE, out=tmp_path / "cut", report=stop)
+    resumed = fit_model(codebook, data, settings=settings, architecture=SHAPE, out=tmp_path / "cut", existing="resume")
     assert np.allclose(resumed.predict(data.texts), whole.predict(data.texts), rtol=1e-5)
     assert "dev_r2" in json.loads((tmp_path / "cut" / "training.json").read_text())
 

@@ -12,7 +12,7 @@ from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.settings import Architecture, TeachingSettings, TrainingSettings
 from ade.training import soft_targets
-from ade.training.loop import train
+from ade.training.loop import fit_model
 from ade.training.soft_targets import LabelTeacher, taught, variants
 from tests.conftest import FILLER, WORDS, word_tokenizer
 
@@ -204,8 +204,8 @@ def test_a_taught_run_goes_on(encoder, codebook, topics, tmp_path):
     seen = []
     for existing in ("refuse", "resume"):
         lesson = taught(rows, LabelTeacher.load(encoder, NAMES, "cpu"), TeachingSettings(variants=1))
-        classifier = train(codebook, lesson, dev, settings, Architecture(heads=2), tmp_path / "run", existing)
+        classifier = fit_model(codebook, lesson, dev, settings, Architecture(heads=2), tmp_path / "run", existing)
         seen.append(classifier.predict_proba(list(dev.texts)))
     assert np.allclose(*seen, atol=1e-6)
     with pytest.raises(InputError, match="dev split"):
-        train(codebook, lesson, None, settings)
+        fit_model(codebook, lesson, None, settings)

@@ -1,0 +1,92 @@
+"""The codebook a model is trained on: given, or distilled from a teacher once and kept in the cache.
+
+A cached codebook is found by the content of its teacher (table and tokenizer), the settings of the distillation and,
+for a model of a given size, the training texts.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ade.codebook import Codebook
+from ade.data.dataset import Dataset
+from ade.distillation import distill
+from ade.errors import InputError
+from ade.files import cache_folder
+from ade.packing.whole_folder import Division, distill_for_model
+from ade.progress import Report, silent
+from ade.settings import DistillationSettings
+from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
+
+FORMAT = 1  # of cached codebooks; a higher number makes them anew
+
+
+def codebook_for(
+    codebook: Codebook | str | Path | None = None,
+    teacher: Teacher | str | Path | None = None,
+    settings: DistillationSettings | None = None,
+    report: Report = silent,
+) -> Codebook:
+    """A codebook as it is, or of a folder; without one, that of a teacher, by default of the embedded one."""
+    if codebook is not None:
+        if teacher is not None:
+            raise InputError("--codebook is used as it is, --teacher is distilled into one: give one of them")
+        return codebook if isinstance(codebook, Codebook) else Codebook.load(codebook)
+
+    loaded = _loaded(teacher)
+    settings = settings or _default_settings(len(loaded.table))
+    chosen = {name: value for name, value in asdict(settings).items() if name != "device"}
+    return _cached(_key(loaded, chosen), lambda: distill(loaded, settings, report=report))
+
+
+def codebook_for_size(
+    rows: Dataset,
+    size: int,
+    teacher: Teacher | str | Path | None = None,
+    lexicon: bool = True,
+    report: Report = silent,
+) -> tuple[Codebook, Division]:
+    """The codebook for a model on these rows whose folder has at most `size` bytes, and how they are divided."""
+    loaded = _loaded(teacher)
+    key = _key(loaded, {"size": size, "names": rows.names, "lexicon": lexicon}, rows.texts)
+    book = _cached(key, lambda: distill_for_model(loaded, rows.texts, size, rows.names, None, lexicon, report)[0])
+    return book, Division(**book.about["division"])
+
+
+def _default_settings(tokens: int) -> DistillationSettings:
+    """The default settings; a small table has no more anchors than tokens."""
+    usual = DistillationSettings()
+    anchors = min(usual.anchors, tokens)
+    return replace(usual, anchors=anchors, pairs=min(usual.pairs, anchors))
+
+
+def _loaded(teacher: Teacher | str | Path | None) -> Teacher:
+    return teacher if isinstance(teacher, Teacher) else load_teacher(DEFAULT_TEACHER if teacher is None else teacher)
+
+
+def _cached(key: str, make: Callable[[], Codebook]) -> Codebook:
+    """The codebook of the cache, or a new one, which is written there."""
+    folder = cache_folder() / "codebooks" / key
+    if folder.is_dir():
+        with suppress(InputError):  # a damaged one is made anew
+            return Codebook.load(folder)
+
+    made = make()
+    with suppress(OSError, InputError):  # a run does not fail because the cache cannot be written
+        made.save(folder, overwrite=True)
+    return made.rounded()  # as it will be read from the cache
+
+
+def _key(teacher: Teacher, chosen: dict[str, Any], texts: Iterable[str] = ()) -> str:
+    """A hash of the teacher's content, of the settings and of texts."""
+    digest = hashlib.sha256(json.dumps([FORMAT, teacher.name, teacher.license, chosen], sort_keys=True).encode())
+    digest.update(teacher.tokenizer.to_str().encode())
+    for start in range(0, len(teacher.table), 8192):
+        digest.update(teacher.table[start : start + 8192].float().contiguous().numpy().tobytes())
+    for text in texts:
+        digest.update(hashlib.sha256(text.encode("utf8")).digest())
+    return digest.hexdigest()[:32]

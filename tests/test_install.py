@@ -1,0 +1,187 @@
+"""The wheel without extras, installed into a new environment: everything but training works, and without torch."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import venv
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from ade import __version__
+from ade.settings import STRONG
+from ade.training.loop import fit_model
+from tests.conftest import PATIENT, topic_texts
+
+ROOT = Path(__file__).parent.parent
+MAX_BYTES = 165e6  # of the installed packages; numpy is half of it
+TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel")  # of the environment, not ours
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory) -> Path:
+    """A new environment with the wheel in it."""
+    folder = tmp_path_factory.mktemp("install")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "ade", source / "ade", ignore=shutil.ignore_patterns("__pycache__"))
+    recent = int(version("setuptools").partition(".")[0]) >= 77
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", *(["--no-build-isolation"] if recent else []), "-w", folder, source]
+    subprocess.run(build, check=True, cwd=folder, env=_environment(), timeout=PATIENT)
+
+    venv.create(folder / "new", with_pip=True)
+    (wheel,) = folder.glob("*.whl")
+    install = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-c", ROOT / "constraints.txt", wheel]
+    subprocess.run([folder / "new/bin/python", *install], check=True, env=_environment(), timeout=PATIENT)
+    return folder / "new"
+
+
+@pytest.fixture(scope="module")
+def model(codebook, topics, tmp_path_factory) -> Path:
+    settings = replace(STRONG, steps=400, batch_size=16, learning_rate=0.01, device="cpu")
+    out = tmp_path_factory.mktemp("light") / "model"
+    fit_model(codebook, topics, settings=settings, out=out)
+    return out
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+@pytest.fixture
+def run(light, tmp_path):
+    """Run the command line of the new environment; gives exit status, stdout and stderr."""
+
+    def command(*words: object) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [light / "bin" / "ade", *map(str, words)],
+            capture_output=True, text=True, check=False, cwd=tmp_path, env=_environment(), timeout=PATIENT,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return command
+
+
+def test_help_of_every_verb(run):
+    assert run("--version") == (0, f"ade {__version__}\n", "")
+    status, out, errors = run("--help")
+    assert (status, errors) == (0, "")
+    for verb in ("train", "evaluate", "predict", "serve", "export", "inspect", "distill"):
+        assert verb in out
+        status, _, errors = run(verb, "--help")
+        assert (status, errors) == (0, "")
+
+
+def test_neither_torch_nor_its_kin_is_installed(light):
+    code = "import importlib.util as u; print([n for n in {} if u.find_spec(n)])"
+    heavy = ["torch", "transformers", "pyarrow", "datasets", "accelerate", "wordllama", "scipy", "pandas"]
+    done = subprocess.run(
+        [light / "bin" / "python", "-c", code.format(heavy)],
+        capture_output=True, text=True, check=True, env=_environment(),
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
+    (packages,) = light.glob("lib/python*/site-packages")
+    ours = (path for path in packages.iterdir() if not path.name.startswith(TOOLS))
+    files = (file for path in ours for file in ([path] if path.is_file() else path.rglob("*")))
+    assert sum(file.stat().st_size for file in files if file.is_file() and "__pycache__" not in file.parts) < MAX_BYTES
+
+
+def test_predicting_evaluating_and_looking_up_words(run, model, tmp_path):
+    (tmp_path / "texts.txt").write_text("the coach and the team\nlunar probe\n")
+    status, out, errors = run("predict", model, "texts.txt")
+    assert (status, errors) == (0, "")
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", "space"]
+
+    texts, labels = topic_texts(100, 1)
+    with open(tmp_path / "test.csv", "w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([("text", "label"), *zip(texts, labels, strict=True)])
+    rows = [{"review": text, "topic": label} for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    accuracies = []
+    for name, said in (("test.csv", ""), ("test.jsonl", "ade: test.jsonl: texts of the column 'review'")):
+        status, out, errors = run("evaluate", model, name, "--json")
+        assert status == 0
+        assert errors.startswith(said)
+        accuracies.append(json.loads(out)["accuracy"])
+    assert accuracies[0] == accuracies[1] > 0.9
+
+    status, out, errors = run("inspect", model, "bank", "--json")
+    assert (status, errors) == (0, "")
+    assert json.loads(out)["words"][0]["anchors"][0]["nearest"]
+
+
+def test_what_needs_more_says_which_extra(run, model, tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\na,x\nb,y\n")
+    pyarrow.parquet.write_table(pa.table({"text": ["a"], "label": ["x"]}), tmp_path / "a.parquet")
+    for words, message in (
+        (("train", "a.csv", "--out", "m"), "ade train needs torch: pip install 'ade-embeddings[train]'\n"),
+        (("distill", "--teacher", "wordllama", "--out", "m"), "ade distill needs torch: pip install 'ade-emb"),
+        (("export", model, "--out", "m"), "ade export needs torch: pip install 'ade-embeddings[onnx]'\n"),
+        (("run",), "ade run needs torch: pip install 'ade-embeddings[demo]'\n"),
+        (("inspect", model, "bank", "--text", "the bank"), "ade inspect needs torch: pip install"),
+        (("evaluate", model, "a.parquet"), "ade: a.parquet: reading Parquet needs pyarrow: pip install 'ade-emb"),
+        (("predict", model, "a.csv", "--device", "cuda"), "ade predict needs torch: pip install"),
+    ):
+        status, out, errors = run(*words)
+        assert (status, out) == (2, ""), errors
+        assert errors.startswith(message), errors
+        assert errors.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.parquet"]
+
+
+def test_in_python(light, model, tmp_path):
+    code = f"""
+import ade
+model = ade.load({str(model)!r})
+print(model.predict("lunar probe"), model.encode(["lunar probe", "goal"]).shape)
+print(ade.evaluate(model, ["lunar probe", "goal"], ["space", "money"]).accuracy)
+try:
+    ade.train(["a"], ["b"])
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [light / "bin" / "python", "-c", code],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=_environment(),
+    )  # fmt: skip
+    assert done.stderr == ""
+    expected = ["space (2, 16)", "0.5", "ade.train needs torch: pip install 'ade-embeddings[train]'"]
+    assert done.stdout.splitlines() == expected
+
+
+def test_the_service_predicts(light, model, tmp_path):
+    command = [light / "bin" / "ade", "serve", model, "--port", "0", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=_environment()
+    ) as process:
+        try:
+            address = json.loads(process.stdout.readline())["address"]
+
+            def post(path: str) -> tuple[int, dict]:
+                body = json.dumps({"texts": ["lunar probe"]}).encode()
+                request = urllib.request.Request(address + path, body, {"content-type": "application/json"})
+                try:
+                    with urllib.request.urlopen(request, timeout=PATIENT) as answer:
+                        return answer.status, json.load(answer)
+                except urllib.error.HTTPError as error:
+                    return error.code, json.load(error)
+
+            status, answer = post("/predict")
+            assert (status, answer["predictions"][0]["label"]) == (200, "space")
+            status, answer = post("/inspect")
+            assert (status, "the inspector needs torch: pip install" in answer["detail"]) == (409, True)
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENT)
