@@ -17,12 +17,20 @@ from tests.conftest import word_tokenizer
 from tests.packing.test_prune_vocabulary import ALPHABET, KINDS, TRAINING, every_kind
 
 
+def without_last_bits(tokenizer: Tokenizer) -> dict:
+    """A tokenizer as plain data, its scores rounded: the library's JSON reader may be one bit off."""
+    spec = json.loads(tokenizer.to_str())
+    if spec["model"]["type"] == "Unigram":
+        spec["model"]["vocab"] = [(token, round(score, 12)) for token, score in spec["model"]["vocab"]]
+    return spec
+
+
 @every_kind
 def test_a_packed_tokenizer_is_the_same_tokenizer(kind, tmp_path):
     tokenizer = KINDS[kind]()
     write_tokenizer(tokenizer, tmp_path, packed=True)
     found = read_tokenizer(tmp_path)
-    assert json.loads(found.to_str()) == json.loads(tokenizer.to_str())  # truncation and padding, too
+    assert without_last_bits(found) == without_last_bits(tokenizer)  # truncation and padding, too
     draw = random.Random(0)
     texts = [*TRAINING, *("".join(draw.choices(ALPHABET, k=30)) for _ in range(50))]
     assert [e.ids for e in found.encode_batch(texts)] == [e.ids for e in tokenizer.encode_batch(texts)]
