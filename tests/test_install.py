@@ -132,6 +132,10 @@ def test_what_needs_more_says_which_extra(run, model, tmp_path):
         (("run",), "ade run needs torch: pip install 'ade-embeddings[demo]'\n"),
         (("inspect", model, "bank", "--text", "the bank"), "ade inspect needs torch: pip install"),
         (("evaluate", model, "a.parquet"), "ade: a.parquet: reading Parquet needs pyarrow: pip install 'ade-emb"),
+        (
+            ("evaluate", model, "a.cvs"),
+            "ade: a.cvs: no such file or folder; to read a data set",
+        ),
         (("predict", model, "a.csv", "--device", "cuda"), "ade predict needs torch: pip install"),
     ):
         status, out, errors = run(*words)

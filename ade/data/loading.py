@@ -246,7 +246,11 @@ def _hub_splits(name: str) -> set[str]:
 
 
 def _from_hub(name: str, split: str, schema: Schema) -> Dataset:
-    import datasets
+    try:
+        import datasets
+    except ImportError:
+        hint = "to read a data set of this name from the hub, pip install 'ade-embeddings[train]'"
+        raise InputError(f"{name}: no such file or folder; {hint}") from None
 
     for wanted in SPLITS.get(split, (split,)):
         try:
