@@ -16,13 +16,17 @@ from ade.cli.sizes import folder_sizes
 from ade.codebook import MARKER, Codebook
 from ade.data.dataset import Dataset
 from ade.data.loading import EMBEDDED, has_split, load_dataset
+from ade.data.tokenize import WINDOWS, tokenize
+from ade.devices import resolve_device
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
-from ade.evaluation import evaluate
+from ade.evaluation import evaluate, evaluate_scores
 from ade.packing.whole_folder import Division, distill_for_model
 from ade.progress import Report, silent
 from ade.settings import EPOCHS, Architecture, DistillationSettings, TeachingSettings, TrainingSettings, parse_size
 from ade.teachers import contextual_teacher, load_teacher
+from ade.training.lexicon_fit import fit_lexicon
+from ade.training.lexicon_loss import Ragged, Validation
 from ade.training.loop import fit_model
 from ade.training.schedule import held_back
 from ade.training.soft_targets import LabelTeacher, taught
@@ -191,3 +195,28 @@ def run_ade(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], d
     if "division" in codebook.about:
         figures["division"] = {**codebook.about["division"], "lexicon": classifier.model.lexicon_nbytes}
     return {**figures, "cosine": codebook.about["cosine"]}, {"data": about}
+
+
+def run_lexicon(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics of the lexicon without a model: fitted as beside one, with a model's scores of zero."""
+    settings = run.settings
+    rows, dev, test, about = load_lesson(places, settings, report)
+    given = dev is not None
+    if dev is None:
+        rows, dev = held_back(rows, settings["seed"])
+    codebook = codebook_for(places, settings["teacher"], settings["distillation"], report)
+
+    def tokens(part: Dataset) -> Ragged:
+        return Ragged(*tokenize(codebook.tokenizer, list(part.texts), WINDOWS * Architecture().max_tokens))
+
+    began = time.perf_counter()
+    zeros = np.zeros((len(dev), len(rows.names)), np.float32)
+    fitted = fit_lexicon(
+        tokens(rows), rows.labels, rows.problem, Validation(tokens(dev), dev.relabelled(rows.names).labels, zeros),
+        codebook.vocabulary, resolve_device(places.device), held_back=not given, report=report,
+    )  # fmt: skip
+    seconds = time.perf_counter() - began
+    assert fitted is not None
+    scores = fitted.lexicon().logits(*tokens(test))
+    metrics = evaluate_scores(test.relabelled(rows.names), scores, rows.names).as_dict()
+    return {**metrics, "model_bytes": fitted.nbytes, "train_seconds": seconds}, {"data": about}

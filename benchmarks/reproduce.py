@@ -13,7 +13,7 @@ from typing import Any
 from ade.errors import InputError
 from ade.progress import Report, silent
 from benchmarks import records
-from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_main_job
+from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_lexicon, run_main_job
 from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
 from benchmarks.explain import run_explain
@@ -28,6 +28,7 @@ from benchmarks.throughput import run_throughput
 KINDS = {
     "demo": run_main_job,
     "ade": run_ade,
+    "lexicon": run_lexicon,
     "peer": run_peer,
     "context": run_context,
     "explain": run_explain,
@@ -48,6 +49,7 @@ GUESS = {  # seconds, before there is a record
     "demo": {"cpu": 220.0},
     "ade": {"cuda": 40.0, "cpu": 900.0},
     "peer": {"cuda": 60.0, "cpu": 120.0},
+    "lexicon": {"cuda": 20.0, "cpu": 60.0},
     "context": {"cuda": 120.0, "cpu": 900.0},
     "explain": {"cuda": 60.0, "cpu": 600.0},
     "compression": {"cpu": 60.0},

@@ -149,6 +149,8 @@ def accuracy() -> Grid:
     for data, teacher in (*((data, TEACHER) for data in EVERY), *((data, "wordllama") for data in EVERY)):
         whole, plain = (seeds(name, data, attend=ATTEND, teacher=teacher, lexicon=on) for on in (True, False))
         row = {"ADE": whole, "ADE, taught": [taught_run(run) for run in whole], "ADE without lexicon": plain}
+        alone = {"data": data, "teacher": teacher, "distillation": distillation_of(), "rows": 0, "seed": 0}
+        row["lexicon alone"] = [Run(name, "lexicon", {**alone, "lexicon_revision": LEXICON})]
         row |= {peer: [peer_run(name, data, peer)] for peer in PEERS}
         grid[data if teacher == TEACHER else f"{data} ({teacher})"] = row
     return grid

@@ -26,7 +26,7 @@ MAX_WEIGHTS = 1 << 25  # entries times labels: the optimizer holds ten copies of
 STRENGTHS = (3.0, 20.0, 120.0)  # inverse of the L2 penalty, as scikit-learn's C
 WEIGHTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of the lexicon's scores; the model's have weight 1
 FRACTIONS = (0.5, 0.25, 0.125, 0.0625)  # of the entries that pruning may keep
-MAX_ITERATIONS = 60  # of L-BFGS
+MAX_ITERATIONS = 12  # of L-BFGS
 CHUNK = 1 << 15  # texts whose n-grams are counted at a time
 
 
@@ -155,24 +155,30 @@ def features(lexicon: Lexicon, texts: Ragged, device: torch.device) -> Tensor:
 
 def minimise(rows: Tensor, objective: Objective, penalty: float, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Weights (entries, C) and bias (C,) that minimise the mean loss plus penalty / 2 times the squared weights."""
-    weight, bias = (tensor.clone().requires_grad_() for tensor in start)
-    optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=MAX_ITERATIONS, history_size=8, line_search_fn="strong_wolfe"
-    )
     # The gradient of the weights is a product with the transpose, made once: CSR is fast by rows, not by columns.
     transposed = rows.to_sparse_coo().t().coalesce().to_sparse_csr()
 
+    # Frequent entries have a much larger curvature than rare ones. With each weight scaled by the inverse square root of
+    # (a bound of) its own, a fifth of the iterations is enough.
+    squares = torch.zeros(len(start[0]), device=rows.device).index_add_(0, rows.col_indices(), rows.values().square())
+    scale = (squares / (4 * rows.shape[0]) + penalty).rsqrt().unsqueeze(1)
+    scaled, bias = (start[0] / scale).requires_grad_(), start[1].clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [scaled, bias], max_iter=MAX_ITERATIONS, history_size=8, line_search_fn="strong_wolfe"
+    )
+
     @torch.no_grad()
     def closure() -> Tensor:
+        weight = scale * scaled
         scores = (rows @ weight + bias).requires_grad_()
         with torch.enable_grad():
             loss = objective.loss(scores)
         (gradient,) = torch.autograd.grad(loss, scores)
-        weight.grad, bias.grad = transposed @ gradient + penalty * weight, gradient.sum(0)
+        scaled.grad, bias.grad = scale * (transposed @ gradient + penalty * weight), gradient.sum(0)
         return loss + penalty / 2 * weight.square().sum()
 
     optimizer.step(closure)
-    return weight.detach(), bias.detach()
+    return (scale * scaled).detach(), bias.detach()
 
 
 class _Candidate(NamedTuple):
@@ -243,6 +249,9 @@ def _prune(best: _Candidate, counts: np.ndarray, blend: Blend, limit: int) -> np
     importance = counts * np.square(centred(best.lexicon.scores, blend.objective.problem)).sum(1)
     most_important = np.argsort(-importance, kind="stable")
 
+    # Where hardly any loss is left, a fraction of it would be next to nothing.
+    allowed = best.loss + TOLERANCE * max(best.loss, blend.loss_without() / 10)
+
     chosen = None if limit >= len(counts) else np.sort(most_important[:limit])
     for fraction in FRACTIONS:
         count = max(1, round(fraction * len(counts)))
@@ -250,7 +259,7 @@ def _prune(best: _Candidate, counts: np.ndarray, blend: Blend, limit: int) -> np
             continue
         kept = np.sort(most_important[:count])
         smaller = _select(best.lexicon, kept)
-        if blend.loss(smaller.logits(*blend.validation.texts), best.weight) > best.loss * (1 + TOLERANCE):
+        if blend.loss(smaller.logits(*blend.validation.texts), best.weight) > allowed:
             break
         chosen = kept
     return chosen
