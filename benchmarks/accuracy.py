@@ -219,4 +219,6 @@ def run_lexicon(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     assert fitted is not None
     scores = fitted.lexicon().logits(*tokens(test))
     metrics = evaluate_scores(test.relabelled(rows.names), scores, rows.names).as_dict()
-    return {**metrics, "model_bytes": fitted.nbytes, "train_seconds": seconds}, {"data": about}
+    tokenizer = len(codebook.tokenizer.to_str().encode("utf8"))
+    sizes = {"bytes": fitted.nbytes + tokenizer, "model_bytes": fitted.nbytes, "tokenizer_bytes": tokenizer}
+    return {**metrics, **sizes, "train_seconds": seconds}, {"data": about}
