@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -44,6 +44,7 @@ def train(
     unlabelled: Sequence[str] = (),
     existing: Existing = "refuse",
     progress: bool | Report | None = None,
+    before_training: Callable[[Codebook], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Train a classifier, or a tagger where the data is words with tags.
@@ -68,6 +69,7 @@ def train(
         existing: what to do with an earlier run in `out`: 'refuse', 'resume' or 'overwrite'.
         progress: True for progress bars, False for none; by default bars in terminals and notebooks, and elsewhere a
             line every few seconds. Or a function that is called with the progress.
+        before_training: called with the codebook before the model is trained on it.
         settings: fields of `TrainingSettings`, `Architecture` and `TeachingSettings`, as `steps` or `learning_rate`.
 
     Returns:
@@ -95,6 +97,8 @@ def train(
             book, division = codebook_for_size(rows, parse_size(str(size)), teacher, training.lexicon, report)
             training = replace(training, lexicon=division.lexicon > 0, lexicon_size=str(division.lexicon or ""))
             architecture = replace(architecture, layer_bits=division.layer_bits)
+        if before_training is not None:
+            before_training(book)
         if distill_from is not None:
             rows, dev = _add_soft_targets(rows, dev, str(distill_from), unlabelled, training, teaching, report)
         return fit_model(book, rows, dev, training, architecture, out, existing, report)
