@@ -22,13 +22,19 @@ def data(tmp_path_factory):
     return folder
 
 
-def test_training_says_it_once_and_predicting_says_it_of_other_texts_alone(ade, data, teacher_folder, tmp_path):
+def test_training_says_it_before_and_predicting_once(ade, data, teacher_folder, tmp_path):
     for name, said in (("english.csv", False), ("chinese.csv", True)):
         out = tmp_path / name.removesuffix(".csv")
         status, _, errors = ade("train", data / name, "--teacher", teacher_folder, "--out", out, "--steps", 5)
         assert status == 0, errors
         assert errors.count(SAID) == said
         assert ("75% of" in errors and "--teacher" in errors) is said
+
+    for texts, said in ((CHINESE * 200, True), (["the coach and the team"] * 200, False)):
+        (tmp_path / "texts.txt").write_text("\n".join(texts), "utf8")
+        status, printed, errors = ade("predict", tmp_path / "english", tmp_path / "texts.txt")
+        assert (status, printed.count("\n")) == (0, len(texts))
+        assert errors.count(SAID) == errors.count("ade:") == said
 
 
 def test_a_tagger_is_trained_on_words_that_are_joined(ade, teacher_folder, tmp_path):
