@@ -97,11 +97,23 @@ def train(
             book, division = codebook_for_size(rows, parse_size(str(size)), teacher, training.lexicon, report)
             training = replace(training, lexicon=division.lexicon > 0, lexicon_size=str(division.lexicon or ""))
             architecture = replace(architecture, layer_bits=division.layer_bits)
-        if before_training is not None:
-            before_training(book)
         if distill_from is not None:
             rows, dev = _add_soft_targets(rows, dev, str(distill_from), unlabelled, training, teaching, report)
+        if before_training is not None:
+            report = _calling_first(lambda: before_training(book), report)
         return fit_model(book, rows, dev, training, architecture, out, existing, report)
+
+
+def _calling_first(call: Callable[[], None], report: Report) -> Report:
+    """A report that calls a function before the first progress: after the rows and the folder were found valid."""
+    waiting = [call]
+
+    def reported(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        while waiting:
+            waiting.pop()()
+        report(stage, done, total, metrics)
+
+    return reported
 
 
 def _check_size(settings: Mapping[str, Any], codebook: Any, rows: AnyDataset) -> None:
