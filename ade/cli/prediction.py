@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ade.cli import display
-from ade.cli.notices import saying_unknown_tokens
+from ade.cli.notices import UnknownTokenNotice
 from ade.cli.options import (
     DataArgument,
     DataOption,
@@ -109,7 +109,7 @@ def predict(
             predictions: Iterator[Any] = _tag_lines(model, device, lines)
         else:
             predictor = _load_predictor(model, device)
-            predictions = predictor.stream(saying_unknown_tokens(predictor.tokenizer, lines))
+            predictions = predictor.stream(UnknownTokenNotice(predictor.tokenizer).passing(lines))
 
         if as_json:
             print(json.dumps({"predictions": [each._asdict() for each in predictions]}))

@@ -161,7 +161,7 @@ def train(
 
     def say_what_is_unknown(book: "Codebook") -> None:
         if main_process:
-            say_unknown_tokens(book.tokenizer, _texts_of(splits["train"]), training=True)
+            say_unknown_tokens(book.tokenizer, _texts_of(splits["train"]))
 
     predictor = train_model(
         splits,

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from ade.data.tokenize import encode_chunks
 
 MAX_SHARE = 0.2  # from here on, another teacher is worth trying
-MAX_TOKENS = 512  # of each text
+MAX_TOKENS = 512  # of each text, where the tokenizer does not truncate
 UNSEEN = "\U0010fffd"  # the last character for private use, which no vocabulary has
 
 
@@ -21,16 +21,17 @@ def unknown_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
 
     Bytes of ASCII are characters and do not count.
     """
-    ids = np.fromiter(
-        (
-            token
-            for encodings in encode_chunks(tokenizer, texts, MAX_TOKENS, special=False)
-            for encoding in encodings
-            for token in encoding.ids
-        ),
-        np.int64,
-    )
-    return float(np.isin(ids, unknown_ids(tokenizer)).mean()) if len(ids) else 0.0
+    unknown, tokens = count_unknown(tokenizer, texts, unknown_ids(tokenizer))
+    return unknown / tokens if tokens else 0.0
+
+
+def count_unknown(tokenizer: Tokenizer, texts: Sequence[str], unknown: np.ndarray) -> tuple[int, int]:
+    """Number of the tokens of texts that are among the ids `unknown`, and of all tokens; special tokens apart."""
+    truncation = tokenizer.truncation
+    longest = MAX_TOKENS if truncation is None else truncation["max_length"]  # another length would copy the tokenizer
+    chunks = encode_chunks(tokenizer, texts, longest, special=False)
+    ids = np.fromiter((token for chunk in chunks for encoding in chunk for token in encoding.ids), np.int64)
+    return int(np.isin(ids, unknown).sum()), len(ids)
 
 
 def unknown_ids(tokenizer: Tokenizer) -> np.ndarray:

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from ade.cli.notices import SAMPLE, saying_unknown_tokens
+from ade.cli.notices import SAMPLE, UnknownTokenNotice, say_unknown_tokens
 from tests.conftest import topic_texts, word_tokenizer
 
 CHINESE = ["电池 很 差 goal", "相机 非常 好 bank", "屏幕 很 好 orbit", "价格 太 高 market"]
@@ -46,27 +46,36 @@ def test_a_tagger_is_trained_on_words_that_are_joined(ade, teacher_folder, tmp_p
     assert errors.count(f"67{SAID}") == 1
 
 
-@pytest.mark.parametrize("count", [1, 99, 100, 101, SAMPLE, SAMPLE + 1, 3 * SAMPLE])
+@pytest.mark.parametrize("chunk", [1, 7, 3 * SAMPLE])
 @pytest.mark.parametrize("text", ["x y", "a b"])
-def test_of_a_stream_it_is_said_once_and_every_text_passes(text, count, capsys):
-    texts = [text] * count
-    assert list(saying_unknown_tokens(word_tokenizer(["a", "b"]), iter(texts))) == texts
+def test_of_texts_in_chunks_it_is_said_once(text, chunk, capsys):
+    notice = UnknownTokenNotice(word_tokenizer(["a", "b"]))
+    for _ in range(3 * SAMPLE // chunk):
+        notice.see([text] * chunk)
     assert capsys.readouterr().err.count(SAID) == (text == "x y")
 
 
-def test_of_a_stream_that_does_not_end_it_is_said_after_a_hundred(capsys):
-    stream = saying_unknown_tokens(word_tokenizer(["a"]), iter(["x"] * 1000))
-    for _ in range(100):
-        next(stream)
+def test_of_a_stream_it_is_said_at_once_and_every_text_passes(capsys):
+    texts = ["a a a a", "a x x x", "x x x x"]
+    stream = UnknownTokenNotice(word_tokenizer(["a"])).passing(iter(texts))
+    assert next(stream) == texts[0]
     assert capsys.readouterr().err == ""
-    next(stream)
-    assert capsys.readouterr().err.startswith(f"ade: 100{SAID}")
+    assert next(stream) == texts[1]
+    assert capsys.readouterr().err.startswith(f"ade: 38{SAID}")
+    assert [*stream] == texts[2:]
+    assert capsys.readouterr().err == ""
 
 
-def test_rows_that_are_sorted_are_examined_to_the_end(capsys):
-    from ade.cli.notices import say_unknown_tokens
+def test_what_comes_after_the_first_thousand_texts_is_not_examined(capsys):
+    notice = UnknownTokenNotice(word_tokenizer(["a"]))
+    notice.see(["a"] * SAMPLE)
+    notice.see(["x"] * 9 * SAMPLE)
+    assert capsys.readouterr().err == ""
 
+
+def test_training_rows_that_are_sorted_are_examined_to_the_end(capsys):
     tokenizer = word_tokenizer(["a"])
-    assert say_unknown_tokens(tokenizer, ["a"] * 3 * SAMPLE + ["x"] * SAMPLE)
+    say_unknown_tokens(tokenizer, ["a"] * 3 * SAMPLE + ["x"] * SAMPLE)
     assert capsys.readouterr().err.startswith(f"ade: 25{SAID}")
-    assert not say_unknown_tokens(tokenizer, ["a"] * 5 * SAMPLE + ["x"] * SAMPLE)
+    say_unknown_tokens(tokenizer, ["a"] * 5 * SAMPLE + ["x"] * SAMPLE)
+    assert capsys.readouterr().err == ""
