@@ -123,7 +123,8 @@ def chart(book: Book) -> str:
 
 
 def _size(found: list[Record]) -> str:
-    return "-" if not found else size_of(found[0]["figures"]["bytes"])
+    """Bytes of a model; `-` where nothing was measured, or a part of a model that is not stored by itself."""
+    return size_of(found[0]["figures"]["bytes"]) if found and "bytes" in found[0]["figures"] else "-"
 
 
 def few(book: Book) -> str:
