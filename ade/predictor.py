@@ -13,6 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, Label, Prediction, probabilities_of
 from ade.data.tokenize import CHUNK, WINDOWS, encode_chunks, tokenize
+from ade.data.unknown_tokens import unknown_share
 from ade.data.values import restored
 from ade.errors import InputError
 from ade.explanation import Explanation, TokenContributions, Tokens, explain_text
@@ -132,6 +133,10 @@ class Predictor(ABC):
             for start in range(0, len(ids), self.max_tokens)
         ]
         return explain_text(text, tokens, windows, self.ngram_scores(), self.labels, self.problem)
+
+    def unknown_share(self, texts: str | Sequence[str]) -> float:
+        """Return the fraction of the tokens of texts that are unknown or single bytes; above 0.2 it fits badly."""
+        return unknown_share(self.tokenizer, [texts] if isinstance(texts, str) else texts)
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         if self.problem == REGRESSION:

@@ -26,7 +26,7 @@ SHORT = {
     "tfidf": "TF-IDF + SVM",
     "nbsvm": "NB-SVM",
     "fasttext": "fastText",
-    "fasttext-ftz": ".ftz",
+    "fasttext-ftz": "fastText .ftz",
     "model2vec": "model2vec",
     "minilm-l6": "MiniLM-L6 whole",
 }

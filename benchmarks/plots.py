@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.book import SHORT, Book
+from benchmarks.sections import sizes
 from benchmarks.tables import TABLES
 
+LEFT = ("ADE, 1.5 MB", "NB-SVM, tuned", "model2vec")  # names to the left of their points: another point is to the right
 FOLDER = Path(__file__).parent / "plots"
 
 
@@ -49,11 +51,6 @@ def _points(book: Book) -> list[tuple[str, dict[str, float]]]:
                     {**figures, "texts_per_second": book.rate_of(found[0])},
                 )
             )
-    for name, runs in TABLES["packed"]()["ag_news"].items():
-        found = book.of(runs)
-        if found and name.endswith("in all"):
-            figures = {**found[0]["figures"], "accuracy": sum(r["figures"]["accuracy"] for r in found) / len(found)}
-            points.append((f"ADE, {name}", {**figures, "texts_per_second": None}))
     return points
 
 
@@ -65,8 +62,8 @@ def _scatter(axes: Any, points: list[tuple[str, dict[str, float]]], across: str,
         axes.annotate(
             name,
             (figures[across], 100 * figures["accuracy"]),
-            xytext=(0, 9) if name.endswith("in all") else (6, -13 if name.endswith("tokens") else 5),
-            ha="center" if name.endswith("in all") else "left",  # neighbours stand to their right
+            xytext=(-6 if name in LEFT else 6, -13 if name.endswith("tokens") else 5),
+            ha="right" if name in LEFT else "left",
             textcoords="offset points",
         )
     axes.set(xscale="log", xlabel=label, ylabel="accuracy on AG News, %")
@@ -76,7 +73,15 @@ def _scatter(axes: Any, points: list[tuple[str, dict[str, float]]], across: str,
 
 
 def _bytes(axes: Any, book: Book) -> bool:
-    return _scatter(axes, _points(book), "bytes", "bytes of all that prediction needs, tokenizer included")
+    """Accuracy against bytes; peers whose settings were tuned say so."""
+    points = []
+    for name, found in sizes(book).items():
+        accuracy = sum(record["figures"]["accuracy"] for record in found) / len(found)
+        tuned = ", tuned" if "tuned" in found[0]["settings"] else ""
+        points.append((name + tuned, {"bytes": found[0]["figures"]["bytes"] / 1e6, "accuracy": accuracy}))
+    drawn = _scatter(axes, points, "bytes", "MB of all that prediction needs, tokenizer included")
+    axes.set(xticks=[1, 2, 5, 10, 20, 50, 100], xticklabels=["1", "2", "5", "10", "20", "50", "100"])
+    return drawn
 
 
 def _speed(axes: Any, book: Book) -> bool:

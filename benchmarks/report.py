@@ -1,4 +1,4 @@
-"""From result files to pages: `benchmarks/README.md`, the marked parts of the README, and the plots.
+"""From result files to pages: `benchmarks/README.md`, the marked parts of the README and of a page of docs, the plots.
 
 Every number in those pages comes through here, and every sentence under a table is checked against the records.
 """
@@ -21,7 +21,10 @@ PLOTS = {
     "latency": "plots/stages.png",
 }
 SECTIONS: dict[str, Callable[[Book], str]] = {name: getattr(sections, name) for name in TABLES}
-OVERVIEW = "overview"  # drawn in the README alone
+MARKED: dict[Path, dict[str, Callable[[Book], str]]] = {  # pages with parts between marks, and what stands there
+    ROOT / "README.md": {"chart": sections.chart},
+    ROOT / "docs" / "reproducing.md": {"overview": sections.overview},
+}
 
 
 def pages(found: list[Record]) -> dict[Path, str]:
@@ -36,14 +39,19 @@ def pages(found: list[Record]) -> dict[Path, str]:
             body.append("\n\n".join(part for part in parts if part))
     written = {ROOT / "benchmarks" / "README.md": "\n\n".join(body) + "\n"}
 
-    front = (ROOT / "README.md").read_text("utf8")
-    for name, text in {**drawn, OVERVIEW: sections.overview(book)}.items():
-        begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
-        if begin in front:
-            before, rest = front.split(begin, 1)
-            front = before + begin + (text or NOT_MEASURED) + end + rest.split(end, 1)[1]
-    written[ROOT / "README.md"] = front
+    for path, marked in MARKED.items():
+        text = path.read_text("utf8")
+        for name, section in marked.items():
+            text = _filled(text, name, section(book))
+        written[path] = text
     return written
+
+
+def _filled(page: str, name: str, text: str) -> str:
+    """A page with a text between the marks of this name."""
+    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+    before, rest = page.split(begin, 1)
+    return before + begin + (text or NOT_MEASURED) + "\n" + end + rest.split(end, 1)[1]
 
 
 NOT_MEASURED = "(To be measured again: what this table measures has changed.)"
@@ -58,7 +66,7 @@ def check_pages() -> tuple[list[str], list[str]]:
     """What is wrong: sentences the records contradict, stale pages; and sentences that wait for their records."""
     found = records.load()
     wrong, unmeasured = readings.untrue(Book(found))
-    stale = [path.name for path in stale_pages(found)]
+    stale = [str(path.relative_to(ROOT)) for path in stale_pages(found)]
     return wrong + ([f"stale: {', '.join(stale)}; run 'make report'"] if stale else []), unmeasured
 
 

@@ -1,11 +1,19 @@
 """One function a table of `tables.py`, of the same name: its records as text, empty where there are none."""
 
+from textwrap import fill
+
 from benchmarks import paper
 from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, size_of
 from benchmarks.records import FP32, INT8, LIMIT
-from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, TABLES
+from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, PEERS, TABLES
 
-OVERVIEW = ("ADE", "ADE, taught", "tfidf", "fasttext", "model2vec", "minilm-l6")  # columns of the README's table
+OVERVIEW = ("ADE", "ADE, taught", "tfidf", "fasttext", "model2vec", "minilm-l6")  # columns of the overview
+CHART = (
+    "ADE, 1.5 MB",
+    "fastText .ftz",
+    "TF-IDF + SVM",
+    "MiniLM-L6 whole",
+)  # points of the chart that are put in words
 CLOSENESS = {
     "cosine": "mean cosine",
     "weighted_cosine": "cosine by frequency",
@@ -78,7 +86,7 @@ def accuracy(book: Book) -> str:
 
 
 def overview(book: Book) -> str:
-    """The README's table: accuracy and size of the models that most readers choose between, with one teacher."""
+    """The overview in docs: accuracy and size of the models that most readers choose between, with one teacher."""
     asked = TABLES["accuracy"]()
     header = ["accuracy, size", *(SHORT.get(name, name) for name in OVERVIEW)]
     rows = []
@@ -88,8 +96,35 @@ def overview(book: Book) -> str:
     return markdown(header, rows)
 
 
+def sizes(book: Book) -> dict[str, list[Record]]:
+    """What the README's chart shows, AG News alone: ADE in few bytes and as it comes, and every peer."""
+    asked = TABLES["accuracy"]()
+    packed_runs = TABLES["packed"]()["ag_news"]
+    chosen = {
+        **{f"ADE, {name.removesuffix(' in all')}": runs for name, runs in packed_runs.items() if "in all" in name},
+        "ADE": asked["ag_news"]["ADE"],
+        "ADE, embedded teacher": asked["ag_news (wordllama)"]["ADE"],
+        **{SHORT[name]: asked["ag_news"][name] for name in PEERS},
+    }
+    return {name: found for name, runs in chosen.items() if (found := book.of(runs))}
+
+
+def chart(book: Book) -> str:
+    """The README's sentence under the chart."""
+    found = sizes(book)
+    (rows,) = {records[0]["data"]["train_rows"] for records in found.values()} or {0}
+    told = [
+        f"{name.partition(', ')[0]} reaches {percent(found[name])}% in {size_of(found[name][0]['figures']['bytes'])}"
+        for name in CHART
+        if name in found
+    ]
+    text = f"AG News, all trained on the same {rows:,} rows, fastText and TF-IDF tuned on them: {', '.join(told)}."
+    return fill(text, 120) if told else ""
+
+
 def _size(found: list[Record]) -> str:
-    return "-" if not found else size_of(found[0]["figures"]["bytes"])
+    """Bytes of a model; `-` where nothing was measured, or a part of a model that is not stored by itself."""
+    return size_of(found[0]["figures"]["bytes"]) if found and "bytes" in found[0]["figures"] else "-"
 
 
 def few(book: Book) -> str:

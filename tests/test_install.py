@@ -1,6 +1,7 @@
 """The wheel without extras, installed into a new environment: everything but training works, and without torch."""
 
 import csv
+import gzip
 import json
 import os
 import shutil
@@ -120,6 +121,60 @@ def test_predicting_evaluating_and_looking_up_words(run, model, tmp_path):
     status, out, errors = run("inspect", model, "bank", "--json")
     assert (status, errors) == (0, "")
     assert json.loads(out)["words"][0]["anchors"][0]["nearest"]
+
+
+def _write_test_files(folder: Path) -> list[str]:
+    """The same hundred rows in the files that people have."""
+    texts, labels = topic_texts(100, 1)
+    rows = list(zip(texts, labels, strict=True))
+    pairs = [{"review": text, "sentiment": label} for text, label in rows]
+
+    def table(delimiter: str) -> str:
+        return "\n".join(delimiter.join(row) for row in [("review", "sentiment"), *rows]) + "\n"
+
+    (folder / "plain.csv").write_text(table(","), "utf8")
+    (folder / "semicolons.csv").write_text(table(";"), "utf8")
+    (folder / "mark.csv").write_text(table(","), "utf-8-sig")
+    (folder / "tabs.tsv").write_text(table("\t"), "utf8")
+    (folder / "zipped.csv.gz").write_bytes(gzip.compress(table(",").encode()))
+    (folder / "lines.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf8")
+    (folder / "array.json").write_text(json.dumps(pairs), "utf8")
+    (folder / "labels.txt").write_text("".join(f"__label__{label} {text}\n" for text, label in rows), "utf8")
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_from_a_csv_to_predictions_on_another_machine(run, teacher_folder, tmp_path):
+    """The walk: `ade train reviews.csv --out model/` where torch is, then everything else where it is not."""
+    files = _write_test_files(tmp_path)
+    with open(tmp_path / "reviews.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("review", "sentiment"), *zip(*topic_texts(400, 0), strict=True)])
+    settings = ["--teacher", teacher_folder, "--steps", "300", "--batch-size", "16", "--learning-rate", "0.01"]
+    command = [sys.executable, "-m", "ade", "train", "reviews.csv", "--out", "model/", *settings]
+    trained = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=PATIENT)
+    assert trained.returncode == 0, trained.stderr
+    assert trained.stderr == "ade: reviews.csv: texts of the column 'review', labels of 'sentiment'\n"
+
+    accuracies = {}
+    for name in files:
+        status, out, errors = run("evaluate", "model/", name, "--json")
+        assert status == 0, errors
+        accuracies[name] = json.loads(out)["accuracy"]
+    assert len(set(accuracies.values())) == 1, accuracies
+    assert accuracies["plain.csv"] > 0.9
+
+    (tmp_path / "new_texts.txt").write_text("lunar probe\nthe coach and the team\n")
+    status, out, errors = run("predict", "model/", "new_texts.txt")
+    assert (status, errors) == (0, "")
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["space", "sport"]
+    status, out, errors = run("predict", "model/", "new_texts.txt", "--explain")
+    assert (status, errors) == (0, "")
+    assert "lunar" in out
+    (tmp_path / "other.txt").write_text("电池 很 差\n", "utf8")
+    status, _, errors = run("predict", "model/", "other.txt")
+    assert (status, errors.count("unknown or single bytes")) == (0, 1)
+    status, out, errors = run("inspect", "model/", "rocket", "--json")
+    assert (status, errors) == (0, "")
+    assert json.loads(out)["words"][0]["word"] == "rocket"
 
 
 def test_what_needs_more_says_which_extra(run, model, tmp_path):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ade.cli import display
+from ade.cli.notices import UnknownTokenNotice
 from ade.cli.options import (
     DataArgument,
     DataOption,
@@ -107,7 +108,8 @@ def predict(
         if kind_of(model) == TAGGER:
             predictions: Iterator[Any] = _tag_lines(model, device, lines)
         else:
-            predictions = _load_predictor(model, device).stream(lines)
+            predictor = _load_predictor(model, device)
+            predictions = predictor.stream(UnknownTokenNotice(predictor.tokenizer).passing(lines))
 
         if as_json:
             print(json.dumps({"predictions": [each._asdict() for each in predictions]}))

@@ -2,12 +2,14 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ade.cli import display
+from ade.cli.notices import say_unknown_tokens
 from ade.cli.options import (
     DataArgument,
     DataOption,
@@ -32,6 +34,7 @@ from ade.settings import Architecture, DistillationSettings, TeachingSettings, T
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ade.codebook import Codebook
     from ade.teachers import Teacher
 
 
@@ -155,6 +158,11 @@ def train(
     main_process = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes and prints
     if main_process:
         say_columns(source, splits["train"])
+
+    def say_what_is_unknown(book: "Codebook") -> None:
+        if main_process:
+            say_unknown_tokens(book.tokenizer, _texts_of(splits["train"]))
+
     predictor = train_model(
         splits,
         teacher=teacher,
@@ -165,10 +173,16 @@ def train(
         distill_from=distill_from,
         unlabelled=read_texts(unlabelled),
         existing="resume" if resume else "overwrite" if overwrite else "refuse",
+        before_training=say_what_is_unknown,
         **settings,
     )
     if main_process:
         _show_result(out, predictor, splits.get("test"), as_json)
+
+
+def _texts_of(rows: Any) -> Sequence[str]:
+    """The texts of a dataset; sentences of words are joined."""
+    return rows.texts if hasattr(rows, "texts") else [" ".join(words) for words in rows.sentences]
 
 
 def _show_result(out: Path, predictor: Any, test: Any, as_json: bool) -> None:

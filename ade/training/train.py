@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -44,6 +44,7 @@ def train(
     unlabelled: Sequence[str] = (),
     existing: Existing = "refuse",
     progress: bool | Report | None = None,
+    before_training: Callable[[Codebook], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Train a classifier, or a tagger where the data is words with tags.
@@ -68,6 +69,7 @@ def train(
         existing: what to do with an earlier run in `out`: 'refuse', 'resume' or 'overwrite'.
         progress: True for progress bars, False for none; by default bars in terminals and notebooks, and elsewhere a
             line every few seconds. Or a function that is called with the progress.
+        before_training: called with the codebook before the model is trained on it.
         settings: fields of `TrainingSettings`, `Architecture` and `TeachingSettings`, as `steps` or `learning_rate`.
 
     Returns:
@@ -97,7 +99,21 @@ def train(
             architecture = replace(architecture, layer_bits=division.layer_bits)
         if distill_from is not None:
             rows, dev = _add_soft_targets(rows, dev, str(distill_from), unlabelled, training, teaching, report)
+        if before_training is not None:
+            report = _calling_first(lambda: before_training(book), report)
         return fit_model(book, rows, dev, training, architecture, out, existing, report)
+
+
+def _calling_first(call: Callable[[], None], report: Report) -> Report:
+    """A report that calls a function before the first progress: after the rows and the folder were found valid."""
+    waiting = [call]
+
+    def reported(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        while waiting:
+            waiting.pop()()
+        report(stage, done, total, metrics)
+
+    return reported
 
 
 def _check_size(settings: Mapping[str, Any], codebook: Any, rows: AnyDataset) -> None:
