@@ -206,20 +206,20 @@ def _print_classes(to: Console, classes: "list[ClassMetrics]") -> None:
 
 
 def _print_confusion(to: Console, result: "Evaluation") -> None:
-    """Print the confusion matrix, if it fits; else the most frequent confusions."""
-    to.print()
+    """Print the confusion matrix, if it fits, and the most frequent confusions."""
     if len(result.names) <= 8:
         heads = [one_line(name)[:10] for name in result.names]
         matrix = plain_table("true \\ predicted", *heads)
         for name, row in zip(result.names, result.confusion, strict=True):
             matrix.add_row(one_line(name)[:16], *(f"{count:,}" for count in row))
         if to.measure(matrix).maximum <= to.width:
+            to.print()
             to.print(matrix)
-            return
 
     pairs = result.confused()
     if not pairs:
         return
+    to.print()
     table = plain_table("most frequent confusions", "predicted", "times", "of")
     table.columns[1].no_wrap = False
     for label, predicted, times, total in pairs:

@@ -32,7 +32,7 @@ def _model_path(given: str) -> Path:
     if given.startswith((".", "/", "~")) or given.endswith("/"):
         path = Path(given).expanduser()
         if not path.exists():
-            raise InputError(f"{given}: no such folder")
+            raise typer.BadParameter(f"{given}: no such folder")
         return path
     return Path(given)
 
@@ -110,13 +110,16 @@ def with_verbosity(verb: Any) -> Any:
 
 @contextmanager
 def _verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
-    shown, token = os.environ.get("ADE_PROGRESS"), _quiet.set(quiet)
-    if quiet:
-        os.environ["ADE_PROGRESS"] = "0"
+    """Context manager: silence notices and progress, or let warnings, log messages and tracebacks through."""
+    changes = {"ADE_PROGRESS": "0"} if quiet else {}
+    if verbose:
+        changes = {"TRANSFORMERS_VERBOSITY": "info", "HF_HUB_VERBOSITY": "info"}
+    before = {name: os.environ.get(name) for name in changes}
+    token = _quiet.set(quiet)
+    os.environ.update(changes)
     try:
         with warnings.catch_warnings():
             if verbose:
-                os.environ.update(TRANSFORMERS_VERBOSITY="info", HF_HUB_VERBOSITY="info")
                 warnings.simplefilter("default")
             yield
     except Exception:
@@ -125,9 +128,9 @@ def _verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
         raise
     finally:
         _quiet.reset(token)
-        if quiet:
-            os.environ.pop("ADE_PROGRESS")
-            os.environ.update({} if shown is None else {"ADE_PROGRESS": shown})
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 def flags_of(*classes: type, optional: bool = False, common: Collection[str] = ()) -> Callable[[Any], Any]:

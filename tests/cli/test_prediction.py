@@ -7,11 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from ade.data.conll import TaggedDataset
+from ade.data.dataset import Dataset
+from ade.settings import STRONG
+from ade.training.loop import fit_model
 from tests.conftest import PATIENT
 
 ROWS = [
@@ -110,7 +116,7 @@ def test_the_most_probable_labels_and_all(ade, trained, tmp_path):
     _, out, _ = ade("predict", trained, path, "--output-format", "jsonl", "--top-k", 2, "--probabilities")
     for line, label in zip(out.splitlines(), FOUND, strict=True):
         row = json.loads(line)
-        assert [each["label"] for each in row["top"]][0] == row["prediction"] == label
+        assert row["top"][0]["label"] == row["prediction"] == label
         assert len(row["top"]) == 2
         assert row["top"][0]["probability"] >= row["top"][1]["probability"]
         assert set(row["probabilities"]) == set(FOUND)
@@ -274,3 +280,66 @@ def test_memory_does_not_grow_with_the_file(kind, output, trained, tmp_path):
     assert int(done.stdout) < 20_000  # kilobytes
     with open(tmp_path / f"out.{output}") as file:
         assert sum(1 for _ in file) == 200_000
+
+
+@pytest.fixture(scope="module")
+def several(codebook, tmp_path_factory):
+    """Folders of a multi-label model, a regression model and a tagger."""
+    folder = tmp_path_factory.mktemp("several")
+    words = ["goal", "bank", "orbit"]
+    settings = replace(STRONG, steps=60, batch_size=16, learning_rate=0.01, device="cpu")
+    pairs = [(a, b) for a in words for b in words] * 8
+    sets = {
+        "multi": Dataset(
+            [f"{a} {b}" for a, b in pairs], np.array([[w in pair for w in words] for pair in pairs]), tuple(words)
+        ),
+        "number": Dataset([a for a, _ in pairs], np.array([words.index(a) for a, _ in pairs], np.float32), ("value",)),
+        "tagger": TaggedDataset(
+            [[a, b] for a, b in pairs],
+            [np.array([words.index(a), words.index(b)]) for a, b in pairs],
+            ("B-goal", "O", "B-orbit"),
+        ),
+    }
+    for name, data in sets.items():
+        fit_model(codebook, data, settings=settings, out=folder / name)
+    return folder
+
+
+def test_a_multi_label_model_takes_another_threshold(ade, several, tmp_path):
+    (tmp_path / "a.txt").write_text("goal bank\n")
+    flags = ("--output-format", "jsonl", "--probabilities", "--top-k", 1)
+    _, out, _ = ade("predict", several / "multi", tmp_path / "a.txt", *flags)
+    row = json.loads(out)
+    assert row["prediction"] == [name for name, value in row["probabilities"].items() if value >= 0.5]
+    assert row["probability"] == [row["probabilities"][name] for name in row["prediction"]]
+    assert row["top"][0]["probability"] == max(row["probabilities"].values())
+    for limit, expected in ((0, ["goal", "bank", "orbit"]), (1, [])):
+        _, out, _ = ade("predict", several / "multi", tmp_path / "a.txt", *flags, "--threshold", limit)
+        assert json.loads(out)["prediction"] == expected
+    _, out, _ = ade("predict", several / "multi", tmp_path / "a.txt", "--output-format", "csv", "--threshold", 0)
+    assert next(csv.DictReader(out.splitlines()))["prediction"] == "goal|bank|orbit"
+
+
+def test_a_number_has_no_probability(ade, several, tmp_path):
+    (tmp_path / "a.txt").write_text("goal\n")
+    _, out, _ = ade("predict", several / "number", tmp_path / "a.txt", "--output-format", "jsonl")
+    assert set(json.loads(out)) == {"text", "prediction"}
+    value = json.loads(out)["prediction"]
+    _, out, _ = ade("predict", several / "number", tmp_path / "a.txt", "--output-format", "csv")
+    assert out == f"text,prediction\ngoal,{value:.6g}\n"
+    for flag in (("--top-k", 2), ("--probabilities",), ("--threshold", 0.5)):
+        status, _, errors = ade("predict", several / "number", tmp_path / "a.txt", *flag)
+        assert (status, f"{flag[0]} is about probabilities" in errors) == (2, True)
+
+
+def test_tags_of_a_row(ade, several, tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n7,goal orbit\n")
+    _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv", "--output-format", "jsonl")
+    row = json.loads(out)
+    assert (row["id"], len(row["prediction"])) == ("7", 2)
+    _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv", "--output-format", "csv")
+    assert out == f"id,text,prediction\n7,goal orbit,{' '.join(row['prediction'])}\n"
+    _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv")
+    assert out == f"goal\t{row['prediction'][0]}\norbit\t{row['prediction'][1]}\n\n"
+    status, _, errors = ade("predict", several / "tagger", tmp_path / "a.csv", "--top-k", 2)
+    assert (status, "a tagger labels words" in errors) == (2, True)
