@@ -46,7 +46,7 @@ def test_a_kill_before_the_first_checkpoint(method, existing, codebook, topics, 
     killed_in(monkeypatch, codebook, topics, tmp_path / "run", method)
     assert RUN in names_in(tmp_path / "run")
     assert LAST not in names_in(tmp_path / "run")
-    with pytest.raises(InputError, match="pass --resume or --overwrite"):
+    with pytest.raises(InputError, match="use --resume to continue it, or pass --overwrite"):
         fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
     Classifier.load(tmp_path / "run")
