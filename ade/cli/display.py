@@ -113,19 +113,23 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def plain_table(*columns: str, title: str | None = None) -> Table:
-    """A plain table: the first column to the left, numbers to the right."""
+def plain_table(*columns: str, title: str | None = None, wrap: bool = False) -> Table:
+    """A plain table: the first column to the left, numbers to the right.
+
+    Where the table is too wide, the first column is wrapped and the others, which hold numbers, are not; with `wrap`,
+    for other values, all columns may be.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
-        side: Any = "right" if number else "left"  # numbers are never cut: the first column gives way
-        table.add_column(column, justify=side, header_style="dim", no_wrap=bool(number), overflow="fold")
+        side: Any = "right" if number else "left"
+        table.add_column(column, justify=side, header_style="dim", no_wrap=number > 0 and not wrap, overflow="fold")
     return table
 
 
 def print_codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -> None:
     """Print the shape of a codebook, its cosine to the teacher's table and its size."""
     about = book.about
-    table = plain_table("codebook", str(folder))
+    table = plain_table("codebook", str(folder), wrap=True)
     table.add_row("teacher", f"{about['teacher']}  {book.vocabulary:,} x {book.dim}")
     table.add_row(
         "anchors",
@@ -146,7 +150,7 @@ def print_codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: 
 
 def print_training(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
     """Print where a trained model is, its metrics, its lexicon and its size."""
-    table = plain_table("model", result["model"])
+    table = plain_table("model", result["model"], wrap=True)
     table.add_row("steps", f"{result['steps']:,}")
     for name, value in result.items():
         if name.startswith("dev_"):
@@ -263,7 +267,7 @@ def print_explanation(to: Console, explanation: "Explanation") -> None:
     if to.is_terminal:
         to.print(_coloured(explanation, found))
     else:
-        table = plain_table("word", f"adds to {name}", "of it n-grams", "pooling weight")
+        table = plain_table("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight")
         for word, pooled, total in zip(explanation.words, found.words, found.totals, strict=True):
             cells = (f"{total:+.3f}", f"{total - pooled:+.3f}", f"{100 * word.pooling_weight:.1f}%")
             table.add_row(one_line(word.text), *cells)
@@ -313,7 +317,7 @@ def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:
 
 def print_export(to: Console, files: "Sequence[ExportedFile]") -> None:
     """Print the files of an export, and how much their scores differ from PyTorch's."""
-    table = plain_table("file", "size", "largest difference", "of the scores' spread", "same labels")
+    table = plain_table("file", "size", "largest difference", "of the spread", "same labels")
     for each in files:
         relative = each.difference / each.spread if each.spread else 0.0
         agreement = (f"{each.difference:.1e}", f"{100 * relative:.4f}%", f"{100 * each.same:.1f}%")
