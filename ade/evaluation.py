@@ -4,14 +4,14 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ade.data.conll import OUTSIDE, TaggedDataset
 from ade.data.dataset import Dataset
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE
+from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, probabilities_of
 from ade.data.tables import Schema
 from ade.data.tokenize import CHUNK
 from ade.errors import InputError
@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 
 MAX_CONFUSION_LABELS = 2000  # a larger confusion matrix is not built
 MAX_SCORES = 1 << 26  # class scores held in memory at a time
+
+
+class ClassMetrics(NamedTuple):
+    """Metrics of one label; 0 where they are undefined, as the precision of a label that is never predicted."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    n: int  # texts that have this label
+
+
+class Confusion(NamedTuple):
+    """Two labels that are confused: how many texts of `label`, `of` all of them, are predicted as `predicted`."""
+
+    label: str
+    predicted: str
+    n: int
+    of: int
 
 
 @dataclass(frozen=True)
@@ -35,6 +54,8 @@ class Evaluation:
     n: int
     counts: np.ndarray  # (m, 3): true class, predicted class, number of texts (where not 0)
     names: tuple[str, ...]
+    predicted: np.ndarray | None = None  # (n,): the class of each text
+    probability: np.ndarray | None = None  # (n,): the model's probability of that class
     best_by: ClassVar[str] = "accuracy"
 
     @property
@@ -46,6 +67,26 @@ class Evaluation:
         matrix = np.zeros((count, count), dtype=np.int64)
         matrix[self.counts[:, 0], self.counts[:, 1]] = self.counts[:, 2]
         return matrix
+
+    @property
+    def classes(self) -> list[ClassMetrics]:
+        """Precision, recall and F1 of each label, in the order of `names`."""
+        count = len(self.names)
+        true, predicted, times = self.counts.T
+        right = true == predicted
+        hits = np.bincount(true[right], times[right], count)  # (C,)
+        given, real = np.bincount(predicted, times, count), np.bincount(true, times, count)
+        return class_metrics(self.names, hits, given, real)
+
+    def confused(self, most: int = 10) -> list[Confusion]:
+        """The most frequent confusions, the largest number of texts first."""
+        true, predicted, times = self.counts.T
+        real = np.bincount(true, times, len(self.names)).astype(np.int64)
+        wrong = np.flatnonzero(true != predicted)
+        largest = wrong[np.argsort(-times[wrong], kind="stable")[:most]]
+        return [
+            Confusion(self.names[true[i]], self.names[predicted[i]], int(times[i]), int(real[true[i]])) for i in largest
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics without the confusion matrix, ready for JSON."""
@@ -62,11 +103,12 @@ class MultiLabelEvaluation:
     recall: float  # micro
     exact: float  # fraction of texts whose labels are all right (subset accuracy)
     n: int
+    classes: list[ClassMetrics] = field(default_factory=list)  # empty where the labels have no names
     best_by: ClassVar[str] = "micro_f1"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the metrics, ready for JSON."""
-        return asdict(self)
+        """Return the metrics without those of single labels, ready for JSON."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "classes"}
 
 
 @dataclass(frozen=True)
@@ -140,11 +182,14 @@ def _evaluate_classifier(classifier: Predictor, data: Dataset) -> AnyEvaluation:
 
     # With many labels the scores of all texts may not fit into memory.
     size = max(1, min(CHUNK, MAX_SCORES // len(classifier.names)))
-    best = [
-        classifier.predict_scores(data.texts[start : start + size], start).argmax(1)
-        for start in range(0, len(data), size)
-    ]
-    return compare(data.labels, np.concatenate(best), classifier.names)
+    best, probability = [], []
+    for start in range(0, len(data), size):
+        scores = classifier.predict_scores(data.texts[start : start + size], start)  # (b, C)
+        best.append(scores.argmax(1))
+        probability.append(probabilities_of(scores, SINGLE).max(1))
+    predicted = np.concatenate(best)
+    found = compare(data.labels, predicted, classifier.names)
+    return replace(found, predicted=predicted, probability=np.concatenate(probability))
 
 
 def evaluate_scores(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
@@ -152,11 +197,21 @@ def evaluate_scores(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> 
     if data.problem == REGRESSION:
         return compare_numbers(data.labels, scores[:, 0])
     if data.problem == MULTI:
-        return compare_multi_label(data.labels, scores >= MULTI_LABEL_LOGIT)
+        return compare_multi_label(data.labels, scores >= MULTI_LABEL_LOGIT, names)
     return compare(data.labels, scores.argmax(1), names)
 
 
-def compare_multi_label(truth: np.ndarray, predicted: np.ndarray) -> MultiLabelEvaluation:
+def class_metrics(names: Sequence[str], hits: np.ndarray, given: np.ndarray, real: np.ndarray) -> list[ClassMetrics]:
+    """Metrics of each label from the numbers (C,) of texts: rightly predicted, predicted, and with this label."""
+    precision, recall = hits / np.maximum(given, 1), hits / np.maximum(real, 1)
+    f1 = 2 * hits / np.maximum(given + real, 1)
+    columns = (precision.tolist(), recall.tolist(), f1.tolist(), real.astype(np.int64).tolist())
+    return [ClassMetrics(*row) for row in zip(names, *columns, strict=True)]
+
+
+def compare_multi_label(
+    truth: np.ndarray, predicted: np.ndarray, names: Sequence[str] | None = None
+) -> MultiLabelEvaluation:
     """Compute metrics from true and predicted boolean label matrices (n, C)."""
     hits, given, real = (truth & predicted).sum(0), predicted.sum(0), truth.sum(0)  # (C,) each
     seen = (given + real) > 0
@@ -168,6 +223,7 @@ def compare_multi_label(truth: np.ndarray, predicted: np.ndarray) -> MultiLabelE
         recall=float(hits.sum() / max(1, real.sum())),
         exact=float((truth == predicted).all(1).mean()),
         n=len(truth),
+        classes=[] if names is None else class_metrics(names, hits, given, real),
     )
 
 

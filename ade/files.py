@@ -20,6 +20,7 @@ from ade.errors import InputError, first_line
 
 MARKER = "config.json"  # a folder with this file is a model folder
 LOCK = ".ade-lock"  # the lock file of a folder that is written in place, as a training run's
+FILE_SUFFIXES = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".txt", ".gz", ".xz", ".zip", ".safetensors"}
 TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # errors of a lock that another process holds
 
 
@@ -161,7 +162,7 @@ else:
 def model_folder(source: str | Path) -> Path:
     """Return a model folder; for a name on the hub, the folder its weights and JSON files were downloaded to."""
     path, parts = Path(source), str(source).split("/")
-    if path.exists() or len(parts) != 2 or not all(parts) or parts[0] in (".", ".."):
+    if path.exists() or not looks_like_hub_name(str(source)) or len(parts) != 2:
         return path
     try:
         from huggingface_hub import snapshot_download
@@ -169,6 +170,20 @@ def model_folder(source: str | Path) -> Path:
         return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.packed.xz", "model.safetensors"]))
     except Exception as error:  # unknown name, hub out of reach, package not installed
         raise InputError(f"{source}: neither a model folder nor a reachable hub name ({first_line(error)})") from None
+
+
+def looks_like_hub_name(source: str) -> bool:
+    """Whether a source that is not there may be a name on the hub: `name` or `owner/name`.
+
+    A path is not: one that starts with a dot, a slash or ~, that has more parts, a file's ending, or a folder that
+    exists as its first part.
+    """
+    parts = source.split("/")
+    if len(parts) > 2 or "\\" in source or not all(part and part[0] not in ".~" for part in parts):
+        return False
+    if Path(source).suffix.lower() in FILE_SUFFIXES:
+        return False
+    return len(parts) == 1 or not Path(parts[0]).is_dir()
 
 
 def kind_of(source: str | Path) -> str:

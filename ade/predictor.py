@@ -98,7 +98,15 @@ class Predictor(ABC):
 
     def predictions(self, texts: Sequence[str], first: int = 0) -> list[Prediction]:
         """Return label and probability of each text; error messages number the texts from `first`."""
-        scores, labels = self.predict_scores(texts, first), self.labels
+        return self.predictions_of(self.predict_scores(texts, first))
+
+    def predictions_of(self, scores: np.ndarray, threshold: float | None = None) -> list[Prediction]:
+        """Return label and probability for scores (n, C) that `predict_scores` gave.
+
+        With a `threshold`, the label is None where the highest probability is below it; a multi-label model predicts
+        the labels of at least this probability, instead of 0.5.
+        """
+        labels = self.labels
         if self.problem == REGRESSION:
             return [Prediction(value, None) for value in scores[:, 0].tolist()]
         probabilities = self._probabilities(scores)
@@ -106,9 +114,11 @@ class Predictor(ABC):
         if self.problem == SINGLE:
             best = scores.argmax(1)
             highest = probabilities[np.arange(len(best)), best].tolist()
-            return [Prediction(labels[i], probability) for i, probability in zip(best, highest, strict=True)]
+            limit = -1.0 if threshold is None else threshold
+            return [Prediction(labels[i] if p >= limit else None, p) for i, p in zip(best, highest, strict=True)]
 
-        predicted = [np.flatnonzero(row) for row in scores >= MULTI_LABEL_LOGIT]
+        chosen_labels = scores >= MULTI_LABEL_LOGIT if threshold is None else probabilities >= threshold
+        predicted = [np.flatnonzero(row) for row in chosen_labels]
         return [
             Prediction([labels[i] for i in chosen], row[chosen].tolist())
             for chosen, row in zip(predicted, probabilities, strict=True)

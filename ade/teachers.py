@@ -23,6 +23,7 @@ from ade.data.tokenize import special_tokens_around
 from ade.data.tokenizer_file import TOKENIZER, read_tokenizer
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
+from ade.files import looks_like_hub_name
 from ade.progress import Report, quiet, silent
 
 DEFAULT_TEACHER = "wordllama"
@@ -68,8 +69,8 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
     elif str(source) == DEFAULT_TEACHER:
         table, tokenizer = _read_wordllama()
         stated_license = (metadata("wordllama")["License"] or "").partition("\n")[0] or None
-    elif str(source).endswith("/"):
-        raise InputError(f"{source}: no such folder")
+    elif not looks_like_hub_name(str(source)):
+        raise InputError(f"{source}: no such file or folder")
     else:
         folder = _download(str(source))
         table, tokenizer = _read_folder(folder)

@@ -177,6 +177,19 @@ def test_from_a_csv_to_predictions_on_another_machine(run, teacher_folder, tmp_p
     assert json.loads(out)["words"][0]["word"] == "rocket"
 
 
+def test_tables_reports_and_timings(run, model, tmp_path):
+    (tmp_path / "a.csv").write_text("id,text,label\n7,lunar probe,space\n8,the coach,money\n")
+    assert run("predict", model, "a.csv", "--output", "out.jsonl", "--probabilities") == (0, "", "")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["prediction"]) for row in rows] == [("7", "space"), ("8", "sport")]
+    status, _, errors = run("evaluate", model, "a.csv", "--report", "report.html", "--quiet")
+    assert (status, errors) == (0, "")
+    assert "the coach" in (tmp_path / "report.html").read_text()
+    status, out, errors = run("benchmark", model, "--texts", 10, "--single", 2, "--json")
+    assert (status, json.loads(out)["texts"]) == (0, 10)
+    assert "six sentences" in errors
+
+
 def test_what_needs_more_says_which_extra(run, model, tmp_path):
     (tmp_path / "a.csv").write_text("text,label\na,x\nb,y\n")
     pyarrow.parquet.write_table(pa.table({"text": ["a"], "label": ["x"]}), tmp_path / "a.parquet")

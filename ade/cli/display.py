@@ -1,4 +1,4 @@
-"""Output for people: progress bars on stderr, tables at most 100 columns wide on stdout."""
+"""Output for people: progress bars on stderr, tables at most 80 columns wide on stdout."""
 
 import os
 import time
@@ -27,12 +27,13 @@ from ade.progress import Report, silent
 if TYPE_CHECKING:
     from ade.cli.demo import Demo
     from ade.codebook import Codebook
-    from ade.evaluation import AnyEvaluation, Evaluation, TagEvaluation
+    from ade.evaluation import AnyEvaluation, ClassMetrics, Evaluation, TagEvaluation
     from ade.explanation import Contributions, Explanation
     from ade.inspector.words import TokenAnchors
     from ade.integrations.onnx_export import ExportedFile
 
-WIDTH = 100
+WIDTH = 80
+MAX_CLASSES = 25  # labels whose metrics are printed
 SECONDS = 5.0  # between two lines of progress, where there is no terminal
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
@@ -112,18 +113,23 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def plain_table(*columns: str, title: str | None = None) -> Table:
-    """A plain table: the first column to the left, numbers to the right."""
+def plain_table(*columns: str, title: str | None = None, wrap: bool = False) -> Table:
+    """A plain table: the first column to the left, numbers to the right.
+
+    Where the table is too wide, the first column is wrapped and the others, which hold numbers, are not; with `wrap`,
+    for other values, all columns may be.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", header_style="dim")
+        side: Any = "right" if number else "left"
+        table.add_column(column, justify=side, header_style="dim", no_wrap=number > 0 and not wrap, overflow="fold")
     return table
 
 
 def print_codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: int) -> None:
     """Print the shape of a codebook, its cosine to the teacher's table and its size."""
     about = book.about
-    table = plain_table("codebook", str(folder))
+    table = plain_table("codebook", str(folder), wrap=True)
     table.add_row("teacher", f"{about['teacher']}  {book.vocabulary:,} x {book.dim}")
     table.add_row(
         "anchors",
@@ -144,7 +150,7 @@ def print_codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: 
 
 def print_training(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
     """Print where a trained model is, its metrics, its lexicon and its size."""
-    table = plain_table("model", result["model"])
+    table = plain_table("model", result["model"], wrap=True)
     table.add_row("steps", f"{result['steps']:,}")
     for name, value in result.items():
         if name.startswith("dev_"):
@@ -177,31 +183,51 @@ def _format_metric(name: str, value: float | None) -> str:
 
 
 def print_evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
-    """Print metrics; for single-label models also the confusion matrix, or the most frequent confusions."""
+    """Print metrics; of labels also precision, recall and F1, and for single-label models the confusions."""
     metrics = result.as_dict()
     table = plain_table(*("texts" if name == "n" else _metric_name(name) for name in metrics))
     table.add_row(*(_format_metric(name, value) for name, value in metrics.items()))
     to.print(table)
+    classes: list[ClassMetrics] = getattr(result, "classes", [])
+    if classes:
+        _print_classes(to, classes)
     if "counts" in vars(result):
         _print_confusion(to, cast("Evaluation", result))
 
 
-def _print_confusion(to: Console, result: "Evaluation") -> None:
+def _print_classes(to: Console, classes: "list[ClassMetrics]") -> None:
+    """Print the metrics of each label; of many labels those of the lowest F1, which occur."""
+    shown = classes
+    if len(classes) > MAX_CLASSES:
+        shown = sorted((each for each in classes if each.n), key=lambda each: each.f1)[:MAX_CLASSES]
     to.print()
+    table = plain_table("label", "precision", "recall", "F1", "texts")
+    for label, *values, count in shown:
+        table.add_row(one_line(label), *(f"{100 * value:.2f}" for value in values), f"{count:,}")
+    to.print(table)
+    if len(shown) < len(classes):
+        to.print(f"({len(shown)} of {len(classes):,} labels, the lowest F1 first; --json has all)")
+
+
+def _print_confusion(to: Console, result: "Evaluation") -> None:
+    """Print the confusion matrix, if it fits, and the most frequent confusions."""
     if len(result.names) <= 8:
-        matrix = plain_table("true \\ predicted", *(one_line(name)[:10] for name in result.names))
+        heads = [one_line(name)[:10] for name in result.names]
+        matrix = plain_table("true \\ predicted", *heads)
         for name, row in zip(result.names, result.confusion, strict=True):
             matrix.add_row(one_line(name)[:16], *(f"{count:,}" for count in row))
-        to.print(matrix)
-        return
+        if to.measure(matrix).maximum <= to.width:
+            to.print()
+            to.print(matrix)
 
-    # The matrix would not fit: list its ten largest entries off the diagonal.
+    pairs = result.confused()
+    if not pairs:
+        return
+    to.print()
     table = plain_table("most frequent confusions", "predicted", "times", "of")
-    errors = result.counts[result.counts[:, 0] != result.counts[:, 1]]
-    largest_first = errors[:, 2].argsort(kind="stable")[::-1]
-    for true, predicted, times in errors[largest_first[:10]].tolist():
-        total = int(result.counts[result.counts[:, 0] == true, 2].sum())
-        table.add_row(one_line(result.names[true]), one_line(result.names[predicted]), f"{times:,}", f"{total:,}")
+    table.columns[1].no_wrap = False
+    for label, predicted, times, total in pairs:
+        table.add_row(one_line(label), one_line(predicted), f"{times:,}", f"{total:,}")
     to.print(table)
 
 
@@ -212,7 +238,7 @@ def one_line(label: str) -> str:
 
 def format_prediction(prediction: Prediction | Tagged) -> str:
     """One line per text, tab-separated: label and probability (of multi-label models several, with | between), or a
-    number. For a tagged sentence one line per word, and an empty line after it."""
+    number; an empty label below the threshold. For a tagged sentence one line per word, and an empty line after it."""
     if isinstance(prediction, Tagged):
         pairs = zip(prediction.words, prediction.tags, strict=True)
         return "".join(f"{one_line(word)}\t{one_line(tag)}\n" for word, tag in pairs) + "\n"
@@ -220,11 +246,12 @@ def format_prediction(prediction: Prediction | Tagged) -> str:
         return f"{prediction.label:.6g}\n"
     if isinstance(prediction.label, list):
         probabilities = prediction.probability if isinstance(prediction.probability, list) else []
-        return f"{'|'.join(map(_label, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
-    return f"{_label(prediction.label)}\t{prediction.probability:.4f}\n"
+        return f"{'|'.join(map(format_label, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
+    label = "" if prediction.label is None else format_label(prediction.label)
+    return f"{label}\t{prediction.probability:.4f}\n"
 
 
-def _label(label: Label) -> str:
+def format_label(label: Label) -> str:
     """A label on one line; truth values as in JSON."""
     return str(label).lower() if isinstance(label, bool) else one_line(str(label))
 
@@ -235,12 +262,12 @@ def print_explanation(to: Console, explanation: "Explanation") -> None:
     On a terminal the words of the text are coloured by that; elsewhere they are a table.
     """
     found, prediction = explanation.contributions(), explanation.prediction
-    name = "the number" if prediction.probability is None else _label(found.label)
+    name = "the number" if prediction.probability is None else format_label(found.label)
     to.print(Text(format_prediction(prediction).rstrip("\n").replace("\t", "  "), style="bold"))
     if to.is_terminal:
         to.print(_coloured(explanation, found))
     else:
-        table = plain_table("word", f"adds to {name}", "of it n-grams", "pooling weight")
+        table = plain_table("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight")
         for word, pooled, total in zip(explanation.words, found.words, found.totals, strict=True):
             cells = (f"{total:+.3f}", f"{total - pooled:+.3f}", f"{100 * word.pooling_weight:.1f}%")
             table.add_row(one_line(word.text), *cells)
@@ -290,7 +317,7 @@ def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:
 
 def print_export(to: Console, files: "Sequence[ExportedFile]") -> None:
     """Print the files of an export, and how much their scores differ from PyTorch's."""
-    table = plain_table("file", "size", "largest difference", "of the scores' spread", "same labels")
+    table = plain_table("file", "size", "largest difference", "of the spread", "same labels")
     for each in files:
         relative = each.difference / each.spread if each.spread else 0.0
         agreement = (f"{each.difference:.1e}", f"{100 * relative:.4f}%", f"{100 * each.same:.1f}%")

@@ -12,14 +12,19 @@ from typing import Annotated
 import typer
 
 from ade import __version__
+from ade.cli.benchmark import benchmark
+from ade.cli.evaluation import evaluate
+from ade.cli.grouping import GroupedCommand, GroupedVerbs
 from ade.cli.inspection import inspect_verb, params
-from ade.cli.prediction import evaluate, predict
+from ade.cli.options import with_verbosity
+from ade.cli.prediction import predict
 from ade.cli.serving import export, serve
 from ade.cli.training import distill, run, train
 from ade.errors import InputError, missing_package
 
 app = typer.Typer(
     name="ade",
+    cls=GroupedVerbs,
     help="Adaptive Dictionary Embeddings: distil an embedding table, train a small text classifier, inspect it.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -44,10 +49,12 @@ def _global_options(
     pass
 
 
-for _verb in (distill, train, evaluate, predict, params, run, export):
-    app.command()(_verb)
-app.command(name="inspect")(inspect_verb)
-app.command()(serve)
+for _name, _verb in {
+    "train": train, "predict": predict, "evaluate": evaluate, "inspect": inspect_verb, "serve": serve, "export": export,
+}.items():  # fmt: skip
+    app.command(_name, cls=GroupedCommand)(with_verbosity(_verb))
+for _verb in (distill, benchmark, run, params):
+    app.command(cls=GroupedCommand, rich_help_panel="More commands")(with_verbosity(_verb))
 
 
 def main() -> None:
@@ -81,7 +88,7 @@ def main() -> None:
 
     if status == INTERRUPTED:
         training = sys.argv[1:2] == ["train"]
-        _fail("interrupted; continue with --resume" if training else "interrupted")
+        _fail("interrupted; use --resume to continue" if training else "interrupted")
     sys.exit(status or 0)
 
 

@@ -1,8 +1,9 @@
 """Lines on stderr about texts that a model fits badly: said once, and no error."""
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from ade.cli.options import say
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -19,7 +20,7 @@ def say_unknown_tokens(tokenizer: "Tokenizer", texts: Sequence[str]) -> None:
     step = max(1, len(texts) // SAMPLE)  # not the first ones alone: rows may be sorted
     share = unknown_share(tokenizer, texts[::step])
     if share > MAX_SHARE:
-        print(f"ade: {100 * share:.0f}% {CONCERN}: another --teacher may know their language {PAGE}", file=sys.stderr)
+        say(f"{100 * share:.0f}% {CONCERN}: another --teacher may know their language {PAGE}")
 
 
 class UnknownTokenNotice:
@@ -43,10 +44,4 @@ class UnknownTokenNotice:
         if self.unknown > MAX_SHARE * self.tokens:
             self.texts = SAMPLE
             share = self.unknown / self.tokens
-            print(f"ade: {100 * share:.0f}% {CONCERN}: the model was made for other texts {PAGE}", file=sys.stderr)
-
-    def passing(self, texts: Iterable[str]) -> Iterator[str]:
-        """The texts as they are, each seen as it passes."""
-        for text in texts:
-            self.see([text])
-            yield text
+            say(f"{100 * share:.0f}% {CONCERN}: the model was made for other texts {PAGE}")

@@ -1,12 +1,17 @@
 """What the verbs share: common arguments, flags made from settings classes, reading lines, showing a result."""
 
+import functools
 import inspect
 import io
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from contextvars import ContextVar
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +21,26 @@ from rich.console import Console
 from ade.cli import display
 from ade.data.columns import LABEL, TEXT
 from ade.errors import InputError
-from ade.settings import MAX_SEED
+from ade.settings import ARCHITECTURES, MAX_SEED, PRESETS
 
-Model = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
+ADVANCED = "Advanced options"  # heading in the help, after the common options
+_quiet = ContextVar("quiet", default=False)
+
+
+def _model_path(given: str) -> Path:
+    """A model's folder, or its name on the hub; what is written as a path is never looked up there."""
+    if given.startswith((".", "/", "~")) or given.endswith("/"):
+        path = Path(given).expanduser()
+        if not path.exists():
+            raise typer.BadParameter(f"{given}: no such folder")
+        return path
+    return Path(given)
+
+
+Model = Annotated[
+    Path,
+    typer.Argument(help="Model folder, or a name on the hub.", show_default=False, parser=_model_path, metavar="MODEL"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=MAX_SEED)]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
@@ -54,14 +76,68 @@ def say_columns(source: str, dataset: Any) -> None:
     """Say on stderr which columns were found, where they are not called `text` and `label`."""
     columns = getattr(dataset, "columns", None)
     if columns not in (None, (TEXT, LABEL)):
-        print(f"ade: {source}: texts of the column '{columns[0]}', labels of '{columns[1]}'", file=sys.stderr)
+        say(f"{source}: texts of the column '{columns[0]}', labels of '{columns[1]}'")
 
 
-def flags_of(*classes: type, optional: bool = False) -> Callable[[Any], Any]:
+def say(message: str) -> None:
+    """Print a notice on stderr, unless --quiet was given."""
+    if not _quiet.get():
+        print(f"ade: {message}", file=sys.stderr)
+
+
+def with_verbosity(verb: Any) -> Any:
+    """Decorator: give a verb the options --quiet and --verbose."""
+
+    @functools.wraps(verb)
+    def run(*words: Any, quiet: bool, verbose: bool, **given: Any) -> Any:
+        if quiet and verbose:
+            raise InputError("--quiet says less, --verbose says more: give one of them")
+        with _verbosity(quiet, verbose):
+            return verb(*words, **given)
+
+    signature = inspect.signature(verb)
+    options = {
+        "quiet": typer.Option("--quiet", "-q", help="Print no progress and no notices, only results and errors."),
+        "verbose": typer.Option("--verbose", "-v", help="Also print warnings, and where an error comes from."),
+    }
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+        for name, option in options.items()
+    ]
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    return run
+
+
+@contextmanager
+def _verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
+    """Context manager: silence notices and progress, or let warnings, log messages and tracebacks through."""
+    changes = {"ADE_PROGRESS": "0"} if quiet else {}
+    if verbose:
+        changes = {"TRANSFORMERS_VERBOSITY": "info", "HF_HUB_VERBOSITY": "info"}
+    before = {name: os.environ.get(name) for name in changes}
+    token = _quiet.set(quiet)
+    os.environ.update(changes)
+    try:
+        with warnings.catch_warnings():
+            if verbose:
+                warnings.simplefilter("default")
+            yield
+    except Exception:
+        if verbose:
+            traceback.print_exc()
+        raise
+    finally:
+        _quiet.reset(token)
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
+
+
+def flags_of(*classes: type, optional: bool = False, common: Collection[str] = ()) -> Callable[[Any], Any]:
     """Decorator: replace the `**settings` of a verb by one option per field of the given settings classes.
 
     With `optional`, options default to None, so that the verb can tell which were given and take the others from a
-    preset.
+    preset. Options that are not `common` stand under a heading of their own in the help.
     """
 
     def decorate(verb: Any) -> Any:
@@ -69,7 +145,13 @@ def flags_of(*classes: type, optional: bool = False) -> Callable[[Any], Any]:
         parameters = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         for entry in (entry for settings in classes for entry in fields(settings)):
             kind: Any = entry.type | None if optional else entry.type  # type: ignore[operator]
-            flag = Annotated[kind, typer.Option(help=_sentence(entry.metadata["help"]))]
+            shown = _preset_default(entry) if optional else ""
+            option = typer.Option(
+                help=_sentence(entry.metadata["help"]) + (f"  [default: {shown}]" if shown else ""),
+                show_default=not optional and entry.default != "",
+                rich_help_panel=None if entry.name in common else ADVANCED,
+            )
+            flag = Annotated[kind, option]
             default = None if optional else entry.default
             parameters.append(
                 inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=flag)
@@ -78,6 +160,21 @@ def flags_of(*classes: type, optional: bool = False) -> Callable[[Any], Any]:
         return verb
 
     return decorate
+
+
+def _preset_default(entry: "Field[Any]") -> str:
+    """What the presets take for a setting, as the help shows it; empty where the preset strong takes nothing."""
+    given = {name: getattr(preset, entry.name, None) for name, preset in PRESETS.items()}
+    if not hasattr(PRESETS["strong"], entry.name):
+        given = {name: getattr(shape, entry.name, entry.default) for name, shape in ARCHITECTURES.items()}
+    strong, paper = (_shown(entry.name, given[name]) for name in ("strong", "paper"))
+    return strong if paper == strong or not strong else f"{strong}; with --preset paper {paper}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name.replace("_", "-") if value else f"no-{name.replace('_', '-')}"
+    return "" if value is None else str(value)
 
 
 def _sentence(text: str) -> str:

@@ -1,120 +1,159 @@
-"""The verbs that use a trained model: `ade evaluate` and `ade predict`."""
+"""The verb `ade predict`: texts of a file or of a pipe in, labels and probabilities out."""
 
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
 from ade.cli import display
 from ade.cli.notices import UnknownTokenNotice
-from ade.cli.options import (
-    DataArgument,
-    DataOption,
-    Device,
-    Json,
-    LabelColumn,
-    Model,
-    TextColumn,
-    lines_of,
-    one_source,
-    say_columns,
-    show,
-)
+from ade.cli.options import Json, Model, TextColumn, say
+from ade.cli.writing import TAGGING, OutputFormat, Result, Wanted, Writer, output_format, results_of, write_json
 from ade.data.problems import TAGGER
+from ade.data.reading import Format, format_of, read_texts
+from ade.data.records import starts_with_label
+from ade.data.streams import LineStream, chunks
+from ade.data.tokenize import CHUNK
 from ade.errors import InputError
-from ade.files import kind_of
+from ade.files import kind_of, new_file
 
 if TYPE_CHECKING:
-    from ade.data.problems import Tagged
+    from ade.data.reading import TextRows
     from ade.predictor import Predictor
 
-
-def evaluate(
-    model: Model,
-    file: DataArgument = None,
-    data: DataOption = None,
-    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    device: Device = "auto",
-    as_json: Json = False,
-) -> None:
-    """Evaluate a model on labelled texts.
-
-    Single-label models: accuracy, macro F1, precision, recall and the confusion matrix. Multi-label models, regression
-    models and taggers have metrics of their own.
-    """
-    from ade.data.conll import is_tagged, load_tagged
-    from ade.data.loading import load_dataset
-    from ade.evaluation import MAX_CONFUSION_LABELS, Evaluation, evaluate
-
-    source = one_source(file, data)
-    if kind_of(model) == TAGGER:
-        from ade.classifier import Tagger
-
-        result: Any = evaluate(Tagger.load(model, device), load_tagged(source, split))
-    else:
-        if is_tagged(source, split):
-            raise InputError(f"{source}: words with a tag each, but {model} labels texts")
-        classifier = _load_predictor(model, _device(device))
-        dataset = load_dataset(source, split, text_column, label_column, classifier.problem)
-        say_columns(source, dataset)
-        result = evaluate(classifier, dataset)
-
-    metrics = result.as_dict()
-    if isinstance(result, Evaluation):
-        metrics["labels"] = list(result.names)
-        if len(result.names) <= MAX_CONFUSION_LABELS:
-            metrics["confusion"] = result.confusion.tolist()
-        else:
-            metrics["confusion_counts"] = result.counts.tolist()
-    show(metrics, as_json, lambda to: display.print_evaluation(to, result))
-
-
-def _device(name: str) -> str:
-    """The device of a name; `auto` is the GPU where torch is installed and finds one, else the CPU."""
-    if name != "auto":
-        return name
-    if find_spec("torch") is None:
-        return "cpu"
-    from ade.devices import resolve_device
-
-    return resolve_device(name).type
+MAX_SCORES = 1 << 24  # class scores held in memory at a time
+Predict = Callable[[list[str], int], list[Result]]  # of a chunk of texts, and the number of texts before it
 
 
 def predict(
     model: Model,
-    file: Annotated[str, typer.Argument(help="Text file with one text per line; - is standard input.")] = "-",
-    device: Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")] = "cpu",
+    file: Annotated[
+        str, typer.Argument(help="Text file with one text per line, CSV, TSV, JSON or Parquet; - is standard input.")
+    ] = "-",
+    format: Annotated[
+        Format | None, typer.Option(help="Format of the input; by default from the file's name, else text.")
+    ] = None,
+    text_column: TextColumn = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write to this file (.txt, .csv, .tsv, .jsonl), by default standard output.")
+    ] = None,
+    output_as: Annotated[
+        OutputFormat | None,
+        typer.Option(
+            "--output-format", help="By default from the name of --output, else text; csv and jsonl keep all columns."
+        ),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Write the K most probable labels.", min=1)] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write the probability of every label.")
+    ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave the label empty where its probability is lower. Multi-label models: predict the labels of at "
+            "least this probability, by default 0.5.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Also print what every word adds to the label; with --json an object per line."),
     ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --output.")] = False,
+    device: Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Print label and probability for each line.
+    """Predict label and probability of each text.
 
-    Lines are read as a stream, so files may have any length. A tagger prints a word and its tag per line.
-    """
-    with lines_of(file) as lines:
+    Texts are read as a stream: files may have any length, and a line that comes through a pipe is answered at once. A
+    tagger prints a word and its tag per line.
+    """  # fmt: skip
+    wanted = Wanted(top_k, probabilities, threshold)
+    if (as_json or explain) and (output is not None or output_as is not None):
+        raise InputError(f"{'--json' if as_json else '--explain'} prints: leave out --output and --output-format")
+    if explain and wanted != Wanted():
+        raise InputError("--explain explains the label: leave out --top-k, --probabilities and --threshold")
+    kind = output_format(output, output_as)
+    _check_output(output, overwrite)
+
+    with _opened(file, format, text_column) as (rows, stream):
         if explain:
-            _stopping_early(lambda: _explain_lines(model, device, lines, as_json))
+            _stopping_early(lambda: _explain_rows(model, device, rows, as_json))
             return
-        if kind_of(model) == TAGGER:
-            predictions: Iterator[Any] = _tag_lines(model, device, lines)
-        else:
-            predictor = _load_predictor(model, device)
-            predictions = predictor.stream(UnknownTokenNotice(predictor.tokenizer).passing(lines))
-
+        problem, names, answer = _load(model, device, wanted)
+        size = max(1, min(CHUNK, MAX_SCORES // max(1, len(names))))
+        batches = _answers(rows, chunks(rows, size, stream), answer)
         if as_json:
-            print(json.dumps({"predictions": [each._asdict() for each in predictions]}))
+            found = (result for _, results in batches for result in results)
+            _stopping_early(lambda: write_json(sys.stdout, found, names))
             return
-        _stopping_early(lambda: sys.stdout.writelines(map(display.format_prediction, predictions)))
+
+        with _target(output, in_place=stream is not None) as target:
+            writer = Writer(target, kind, rows, names, problem, wanted)
+            _stopping_early(lambda: _write(writer, batches))
+
+
+def _write(writer: Writer, batches: Iterator[tuple[list[dict[str, Any]], list[Result]]]) -> None:
+    for rows, results in batches:
+        writer.write(rows, results)
+    writer.begin()  # a header, even without rows
+    writer.file.flush()
+
+
+def _answers(
+    rows: "TextRows", batches: Iterator[list[dict[str, Any]]], answer: Predict
+) -> Iterator[tuple[list[dict[str, Any]], list[Result]]]:
+    first = 0
+    for batch in batches:
+        yield batch, answer([row[rows.text] for row in batch], first)
+        first += len(batch)
+
+
+@contextmanager
+def _opened(file: str, format: Format | None, text_column: str | None) -> "Iterator[tuple[TextRows, object]]":
+    """Context manager: the rows of a file, or of standard input or a named pipe and its stream."""
+    path = Path(file)
+    if file == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
+        with open(0 if file == "-" else path, "rb", closefd=file != "-") as source:
+            stream = LineStream(source)
+            with read_texts(cast(TextIO, stream), format, text_column) as rows:
+                yield rows, stream
+        return
+
+    if format is None and format_of(path) == "text" and starts_with_label(path):
+        format = "fasttext"  # whose labels are no part of the texts
+    with read_texts(path, format, text_column) as rows:
+        if rows.text != "text":
+            say(f"{file}: texts of the column '{rows.text}'")
+        yield rows, None
+
+
+def _check_output(output: Path | None, overwrite: bool) -> None:
+    if output is None:
+        return
+    if output.is_dir() or not output.parent.is_dir():
+        raise InputError(f"{output}: not a file in a folder that exists")
+    if output.is_file() and not overwrite:
+        raise InputError(f"{output}: already exists; choose another name or pass --overwrite")
+
+
+@contextmanager
+def _target(output: Path | None, in_place: bool) -> Iterator[IO[str]]:
+    """Context manager: standard output or a file, which appears when all is written; `in_place`, at once."""
+    if output is None:
+        yield sys.stdout
+    elif in_place or (output.exists() and not output.is_file()):
+        with open(output, "w", encoding="utf8", newline="") as file:
+            yield file
+    else:
+        with new_file(output) as draft, open(draft, "w", encoding="utf8", newline="") as file:
+            yield file
 
 
 def _stopping_early(write: Callable[[], None]) -> None:
@@ -126,26 +165,42 @@ def _stopping_early(write: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _explain_lines(model: Path, device: str, lines: Iterator[str], as_json: bool) -> None:
-    """Print the explanation of each line as soon as it is made."""
+def _explain_rows(model: Path, device: str, rows: "TextRows", as_json: bool) -> None:
+    """Print the explanation of each text as soon as it is made."""
     if kind_of(model) == TAGGER:
         raise InputError(f"{model}: a tagger, which labels words; --explain needs a classifier or a regression model")
-    predictor, to = _load_predictor(model, device), display.console()
-    for number, line in enumerate(lines):
-        (explanation,) = predictor.explain([line], first=number)
+    predictor, to = load_predictor(model, device), display.console()
+    for number, row in enumerate(rows):
+        (explanation,) = predictor.explain([row[rows.text]], first=number)
         if as_json:
-            print(json.dumps(explanation.as_dict()))
+            print(json.dumps(explanation.as_dict()), flush=True)
         else:
             display.print_explanation(to, explanation)
+            sys.stdout.flush()
 
 
-def _tag_lines(model: Path, device: str, lines: Iterator[str]) -> "Iterator[Tagged]":
-    from ade.classifier import Tagger
+def _load(model: Path, device: str, wanted: Wanted) -> tuple[str, tuple[str, ...], Predict]:
+    """The kind of problem of a model, its labels, and how it predicts a chunk."""
+    if kind_of(model) == TAGGER:
+        wanted.check(TAGGING)
+        from ade.classifier import Tagger
 
-    yield from Tagger.load(model, device).stream(lines)
+        tagger = Tagger.load(model, device)
+        return TAGGING, (), lambda texts, _: [Result(each) for each in tagger.stream(texts)]
+
+    predictor = load_predictor(model, device)
+    wanted.check(predictor.problem)
+    notice = UnknownTokenNotice(predictor.tokenizer)
+
+    def answer(texts: list[str], first: int) -> list[Result]:
+        results = results_of(predictor, texts, first, wanted)
+        notice.see(texts)
+        return results
+
+    return predictor.problem, predictor.names, answer
 
 
-def _load_predictor(model: Path, device: str) -> "Predictor":
+def load_predictor(model: Path, device: str) -> "Predictor":
     """On the CPU the numpy runtime, which loads no torch; on other devices the PyTorch model."""
     if device == "cpu":
         from ade.runtime.runtime import Runtime

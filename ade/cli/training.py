@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ade.teachers import Teacher
 
 
-@flags_of(DistillationSettings)
+@flags_of(DistillationSettings, common=("size", "anchors", "pairs", "seed", "device"))
 def distill(
     teacher: Annotated[
         str,
@@ -106,7 +106,7 @@ def _load_teacher(
         return loaded, count_tokens(loaded.tokenizer, lines, len(loaded.table))
 
 
-@flags_of(TrainingSettings, Architecture, TeachingSettings, optional=True)
+@flags_of(TrainingSettings, Architecture, TeachingSettings, optional=True, common=("epochs", "seed", "device"))
 def train(
     file: DataArgument = None,
     data: DataOption = None,

@@ -21,6 +21,7 @@ from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.rows import Row
 from ade.data.tables import BATCH_ROWS, KINDS, SPLITS, TAGGED, Schema, read_layout, read_table, split_files, suffix_of
 from ade.errors import InputError, first_line
+from ade.files import looks_like_hub_name
 
 EMBEDDED = "wordnet"
 SEPARATOR = "|"  # between the labels of a multi-label column of strings
@@ -53,7 +54,7 @@ def _load(source: str | Path, split: str, schema: Schema) -> Dataset:
         path = _split_file(path, split)
     if not path.is_file():
         known = suffix_of(path) in KINDS or suffix_of(path) in TAGGED
-        if known or path.suffix == ".gz" or not _looks_like_hub_name(str(source)):
+        if known or path.suffix == ".gz" or not looks_like_hub_name(str(source)):
             raise InputError(f"{source}: no such file or folder")
         return _from_hub(str(source), split, schema)
     return _from_file(path, schema)
@@ -95,11 +96,6 @@ def _split_file(folder: Path, split: str) -> Path:
         names = ", ".join(split + suffix for suffix in KINDS)
         raise InputError(f"{folder}: has no {split} file ({names}, or gzipped with .gz)")
     return found[0]
-
-
-def _looks_like_hub_name(source: str) -> bool:
-    parts = source.split("/")
-    return len(parts) <= 2 and all(part and not part.startswith(".") for part in parts)
 
 
 def _from_numbered(table: Table, path: Path) -> Dataset:

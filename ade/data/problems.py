@@ -16,9 +16,12 @@ Answer = Label | list[Label]  # a label, several labels, or a number
 
 
 class Prediction(NamedTuple):
-    """A predicted label with its probability; several with a list each; or a number, without a probability."""
+    """A predicted label with its probability; several with a list each; or a number, without a probability.
 
-    label: Answer
+    The label is None where the probability is below a threshold that was asked for.
+    """
+
+    label: Answer | None
     probability: float | list[float] | None
 
 

@@ -117,6 +117,7 @@ def _delimited(file: TextIO, name: str, kind: Format, text_column: str | None) -
     rows = fields()
     columns = tuple(field.strip() for field in next(rows))
     text = find_text_column(name, columns, text_column)
+    columns = _distinct(columns)
 
     def records() -> Iterator[dict[str, Any]]:
         for number, row in enumerate(rows, 1):
@@ -125,6 +126,14 @@ def _delimited(file: TextIO, name: str, kind: Format, text_column: str | None) -
             yield dict(zip(columns, row, strict=True))
 
     return TextRows(columns, text, records())
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of columns, with numbers after those that stood before: id, id.1."""
+    found: dict[str, None] = {}
+    for name in names:
+        found[next(each for each in chain([name], (f"{name}.{i}" for i in count(1))) if each not in found)] = None
+    return tuple(found)
 
 
 def _json(file: TextIO, name: str, text_column: str | None) -> TextRows:

@@ -33,7 +33,8 @@ Existing = Literal["refuse", "resume", "overwrite"]
 @contextmanager
 def claimed(folder: Path, existing: Existing) -> Iterator[None]:
     """Context manager: create and lock the folder of a run; refuse content that may not be resumed or overwritten."""
-    _check(folder, existing)
+    if not (folder / LOCK).exists():  # else ask first whether a run is going on
+        _check(folder, existing)
     with created(folder), locked(folder / LOCK, folder):
         _check(folder, existing)  # again: another process may have written before the lock was ours
         yield
@@ -44,6 +45,8 @@ def _check(folder: Path, existing: Existing) -> None:
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if all(name in (BEST, METRICS, LOCK) or LEFTOVER.fullmatch(name) for name in names):
         markers = names  # only working files: a run was killed early
+    if existing == "refuse" and names & {RUN, LAST} and DONE not in names:
+        raise InputError(f"{folder}: holds an interrupted run; use --resume to continue it, or pass --overwrite")
     check_free(folder, markers, existing != "refuse", "--resume or --overwrite")
 
 

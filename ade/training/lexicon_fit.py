@@ -158,8 +158,8 @@ def minimise(rows: Tensor, objective: Objective, penalty: float, start: tuple[Te
     # The gradient of the weights is a product with the transpose, made once: CSR is fast by rows, not by columns.
     transposed = rows.to_sparse_coo().t().coalesce().to_sparse_csr()
 
-    # Frequent entries have a much larger curvature than rare ones. With each weight scaled by the inverse square root of
-    # (a bound of) its own, a fifth of the iterations is enough.
+    # Frequent entries have a much larger curvature than rare ones. With each weight scaled by the inverse square root
+    # of (a bound of) its own, a fifth of the iterations is enough.
     squares = torch.zeros(len(start[0]), device=rows.device).index_add_(0, rows.col_indices(), rows.values().square())
     scale = (squares / (4 * rows.shape[0]) + penalty).rsqrt().unsqueeze(1)
     scaled, bias = (start[0] / scale).requires_grad_(), start[1].clone().requires_grad_()

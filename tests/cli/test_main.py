@@ -40,7 +40,8 @@ def test_from_teacher_to_prediction(ade, book, model, topic_folder, tmp_path):
     status, out, _ = ade("evaluate", model, "--data", topic_folder, "--json")
     figures = json.loads(out)
     assert status == 0
-    assert set(figures) == {"accuracy", "macro_f1", "precision", "recall", "labels", "confusion", "n"}
+    expected = {"accuracy", "macro_f1", "precision", "recall", "n", "labels", "confusion", "classes", "confused"}
+    assert set(figures) == expected
     assert figures["accuracy"] > 0.9
     assert figures["n"] == 100
     (tmp_path / "texts.txt").write_text("the coach and the team\n\nlunar probe\n")
@@ -68,7 +69,7 @@ def test_every_verb_speaks_to_people_too(ade, book, model, topic_folder):
         status, out, errors = ade(*words)
         assert (status, errors) == (0, "")
         assert expected in out
-        assert max(map(len, out.splitlines())) <= 100
+        assert max(map(len, out.splitlines())) <= 80
         assert "\x1b" not in out
 
 
@@ -296,7 +297,7 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
         finally:
             process.kill()
     assert process.returncode == 130
-    assert errors == "ade: interrupted; continue with --resume\n"
+    assert errors == "ade: interrupted; use --resume to continue\n"
     assert set(os.listdir(tmp_path / "m")) == {RUN, LAST, BEST, METRICS}
     with _ade(*words, "--resume", "--json") as process:
         out, errors = process.communicate(timeout=PATIENT)
@@ -364,7 +365,7 @@ def test_the_main_job(ade, tmp_path):
         "nearest words",
     ):
         assert expected in out
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 80
     status, out, _ = ade("predict", tmp_path / "demo" / "ade", "--json", "README.md")
     assert status == 0
 

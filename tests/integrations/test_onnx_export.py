@@ -478,7 +478,7 @@ def test_the_verb(classifier, ade, tmp_path):
     classifier.save(tmp_path / "model")
     status, out, err = ade("export", tmp_path / "model", "--out", tmp_path / "onnx")
     assert (status, err) == (0, "")
-    assert " ".join(out.splitlines()[0].split()) == "file size largest difference of the scores' spread same labels"
+    assert " ".join(out.splitlines()[0].split()) == "file size largest difference of the spread same labels"
     assert [line.split()[0] for line in out.splitlines()[1:]] == [FP32, INT8]
     status, out, err = ade("export", tmp_path / "model", "--out", tmp_path / "onnx")
     assert (status, out) == (2, "")

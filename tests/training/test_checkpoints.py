@@ -46,7 +46,7 @@ def test_a_kill_before_the_first_checkpoint(method, existing, codebook, topics, 
     killed_in(monkeypatch, codebook, topics, tmp_path / "run", method)
     assert RUN in names_in(tmp_path / "run")
     assert LAST not in names_in(tmp_path / "run")
-    with pytest.raises(InputError, match="pass --resume or --overwrite"):
+    with pytest.raises(InputError, match="use --resume to continue it, or pass --overwrite"):
         fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
     Classifier.load(tmp_path / "run")
@@ -159,3 +159,15 @@ def test_metrics_are_always_json(tmp_path):
 
     line = (tmp_path / METRICS).read_text()
     assert json.loads(line, parse_constant=refuse) == {"step": 3, "loss": None, "best": None, "rate": 1.5}
+
+
+def test_an_interrupted_run_is_called_so(codebook, topics, tmp_path, monkeypatch):
+    killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", before=False)
+    with pytest.raises(InputError, match=r"holds an interrupted run; use --resume to continue it"):
+        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    with (
+        claimed(tmp_path / "run", "resume"),
+        pytest.raises(InputError, match="another run is writing there"),
+        claimed(tmp_path / "run", "refuse"),
+    ):
+        pass

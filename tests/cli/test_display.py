@@ -1,0 +1,36 @@
+"""Tables for people: nothing is cut where they are too wide."""
+
+from pathlib import Path
+
+import pytest
+
+from ade.cli import display
+from ade.integrations.onnx_export import ExportedFile
+
+
+@pytest.fixture
+def printed(capsys):
+    def lines(draw, *values):
+        draw(display.console(), *values)
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= 80
+        assert "…" not in out
+        return out
+
+    return lines
+
+
+def test_a_long_path_is_wrapped(printed):
+    folder = str(Path("/home") / "x".join(map(str, range(60))))
+    result = {"model": folder, "steps": 12_345, "dev_accuracy": 0.98765}
+    out = printed(display.print_training, result, 1_234_567)
+    assert folder in "".join(word for word in out.split() if word != "model")  # the heading beside it
+    for number in ("12,345", "98.77", "1.2 MB"):
+        assert number in out
+
+
+def test_numbers_of_an_export_are_whole(printed):
+    files = [ExportedFile("model.int8.onnx", 123_456_789, 1.23e-5, 9.87, 0.999)]
+    out = printed(display.print_export, files)
+    for number in ("123.5 MB", "1.2e-05", "0.0001%", "99.9%"):
+        assert number in out

@@ -1,0 +1,146 @@
+"""`ade evaluate`: metrics of each label, confusions, tables that fit, and the report as a page."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn import metrics
+
+from ade.cli import display
+from ade.cli.report import MAX_MATRIX, calibration, report_page
+from ade.evaluation import compare, compare_multi_label
+from tests.conftest import topic_texts
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Rows of which one must be predicted wrong: its text has two labels."""
+    texts, labels = topic_texts(58, 3)
+    texts += ["goal <script>alert('&')</script>"] * 2
+    labels += ["sport", "money"]
+    with open(tmp_path / "rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *zip(texts, labels, strict=True)])
+    return tmp_path / "rows.csv"
+
+
+def test_metrics_of_each_label_are_those_of_scikit_learn():
+    generator = np.random.default_rng(0)
+    truth, predicted = generator.integers(0, 6, 300), generator.integers(0, 7, 300)
+    found = compare(truth, predicted, [f"c{i}" for i in range(8)])
+    expected = metrics.precision_recall_fscore_support(truth, predicted, labels=range(8), zero_division=0)
+    np.testing.assert_allclose([each[1:] for each in found.classes], np.transpose(expected))
+    assert [each.label for each in found.classes] == [f"c{i}" for i in range(8)]
+
+    pairs = found.confused(1000)
+    matrix = metrics.confusion_matrix(truth, predicted, labels=range(8))
+    assert sum(each.n for each in pairs) == matrix.sum() - np.trace(matrix)
+    assert [each.n for each in pairs] == sorted((each.n for each in pairs), reverse=True)
+    for each in pairs:
+        true, given = int(each.label[1:]), int(each.predicted[1:])
+        assert true != given
+        assert (each.n, each.of) == (matrix[true, given], matrix[true].sum())
+
+
+def test_metrics_of_several_labels_are_those_of_scikit_learn():
+    generator = np.random.default_rng(0)
+    truth, predicted = generator.random((50, 4)) < 0.3, generator.random((50, 4)) < 0.4
+    found = compare_multi_label(truth, predicted, ["a", "b", "c", "d"])
+    expected = metrics.precision_recall_fscore_support(truth, predicted, zero_division=0)
+    np.testing.assert_allclose([each[1:] for each in found.classes], np.transpose(expected))
+    assert "classes" not in found.as_dict()
+
+
+def test_labels_and_confusions_are_shown(ade, trained, rows):
+    status, out, errors = ade("evaluate", trained, rows, "--json")
+    found = json.loads(out)
+    assert (status, errors) == (0, "")
+    assert [each["label"] for each in found["classes"]] == ["money", "space", "sport"]
+    assert sum(each["n"] for each in found["classes"]) == found["n"] == 60
+    wrong = sum(each["n"] for each in found["confused"])
+    assert wrong == 60 - sum(found["confusion"][i][i] for i in range(3)) > 0
+
+    _, out, _ = ade("evaluate", trained, rows)
+    assert re.search(r"^label +precision +recall +F1 +texts$", out, re.MULTILINE)
+    assert re.search(r"^most frequent confusions +predicted +times +of$", out, re.MULTILINE)
+    for each in found["classes"]:
+        numbers = (f"{100 * each[name]:.2f}" for name in ("precision", "recall", "f1"))
+        assert re.search(rf"^{each['label']} +{' +'.join(numbers)} +{each['n']}$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("count", [2, 8, 30])
+def test_tables_fit_and_no_number_is_cut(count):
+    names = [f"{'a long name of a label ' * 4}{i}" for i in range(count)]
+    generator = np.random.default_rng(0)
+    result = compare(generator.integers(0, count, 4_000_000), generator.integers(0, count, 4_000_000), names)
+    console = Console(width=display.console().width, highlight=False, markup=False)
+    with console.capture() as captured:
+        display.print_evaluation(console, result)
+    out = captured.get()
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out
+    shown = sorted(result.classes, key=lambda each: each.f1)[: display.MAX_CLASSES]
+    for each in (*shown[:3], *result.confused()[:3]):
+        assert f"{each.n:,}" in out
+
+
+class Page(HTMLParser):
+    """The tags and the texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_report_shows_matrix_curve_and_mistakes(ade, trained, rows, tmp_path):
+    status, out, errors = ade("evaluate", trained, rows, "--report", tmp_path / "report.html", "--json")
+    assert status == 0
+    assert errors.startswith(f"ade: {tmp_path / 'report.html'}: the report")
+    page = Page((tmp_path / "report.html").read_text("utf8"))
+    assert {"table", "svg", "polyline", "circle"} <= {tag for tag, _ in page.tags}
+    assert not {"script", "link", "img"} & {tag for tag, _ in page.tags}  # self-contained, and texts are escaped
+    assert any("<script>alert('&')</script>" in text for text in page.texts)
+    assert f"{100 * json.loads(out)['accuracy']:.2f}" in page.texts
+    for heading in ("Labels", "Confusion matrix", "Calibration", "Worst mistakes"):
+        assert heading in page.texts
+
+    status, _, errors = ade("evaluate", trained, rows, "--report", tmp_path / "report.html")
+    assert (status, "already exists" in errors) == (2, True)
+    words = ("--report", tmp_path / "report.html", "--overwrite", "--quiet")
+    assert ade("evaluate", trained, rows, *words)[::2] == (0, "")
+
+
+def test_the_worst_mistake_comes_first_and_many_labels_are_listed():
+    names = tuple(f"<{i}>" for i in range(MAX_MATRIX + 1))
+    truth, predicted = np.array([0, 1, 2, 3]), np.array([0, 2, 3, 4])
+    result = compare(truth, predicted, names)
+    object.__setattr__(result, "predicted", predicted)
+    object.__setattr__(result, "probability", np.array([0.99, 0.6, 0.9, 0.7], np.float32))
+    page = report_page("a & b", result, ["right", "third", "first", "second"], truth)
+    texts = Page(page).texts
+    places = [texts.index(text) for text in ("first", "second", "third")]
+    assert places == sorted(places)
+    assert "right" not in texts
+    assert "Most frequent confusions" in texts
+    assert "<2>" in texts
+
+
+def test_calibration_groups_by_probability():
+    probability = np.array([0.05, 0.31, 0.39, 0.95, 1.0])
+    right = np.array([False, True, False, True, True])
+    assert [(round(p, 3), a, n) for p, a, n in calibration(right, probability)] == [
+        (0.05, 0.0, 1),
+        (0.35, 0.5, 2),
+        (0.975, 1.0, 2),
+    ]

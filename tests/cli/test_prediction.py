@@ -1,0 +1,345 @@
+"""`ade predict`: every format in and out, columns, thresholds, pipes that stay open, files of any length."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from ade.data.conll import TaggedDataset
+from ade.data.dataset import Dataset
+from ade.settings import STRONG
+from ade.training.loop import fit_model
+from tests.conftest import PATIENT
+
+ROWS = [
+    {"id": "1", "text": "the coach and the team", "label": "money", "note": "a, b"},
+    {"id": "2", "text": "lunar probe", "label": "space", "note": "c\nd"},
+    {"id": "3", "text": "the bank and the market", "label": "sport", "note": ""},
+]
+FOUND = ["sport", "space", "money"]
+
+
+def write_rows(folder, kind):
+    path = folder / f"rows.{kind}"
+    if kind in ("csv", "tsv", "csv.gz"):
+        file = io.StringIO()
+        writer = csv.DictWriter(file, list(ROWS[0]), delimiter="\t" if kind == "tsv" else ",")
+        writer.writeheader()
+        writer.writerows(ROWS)
+        data = file.getvalue().encode()
+        path.write_bytes(gzip.compress(data) if kind == "csv.gz" else data)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    elif kind == "json":
+        path.write_text(json.dumps(ROWS, indent=1))
+    elif kind == "parquet":
+        pyarrow.parquet.write_table(pa.Table.from_pylist(ROWS), path)
+    else:
+        path.write_text("".join(row["text"] + "\n" for row in ROWS))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "jsonl", "json", "parquet", "txt"])
+def test_texts_of_every_format_and_nothing_but_texts(kind, ade, trained, tmp_path):
+    status, out, errors = ade("predict", trained, write_rows(tmp_path, kind))
+    assert (status, errors) == (0, "")
+    assert [line.split("\t")[0] for line in out.splitlines()] == FOUND
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("output", ["csv", "tsv", "jsonl"])
+def test_other_columns_are_kept(kind, output, ade, trained, tmp_path):
+    written = tmp_path / f"out.{output}"
+    assert ade("predict", trained, write_rows(tmp_path, kind), "--output", written) == (0, "", "")
+    if output == "jsonl":
+        rows = [json.loads(line) for line in written.read_text().splitlines()]
+    else:
+        with open(written, newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t" if output == "tsv" else ","))
+    assert [{name: row[name] for name in ROWS[0]} for row in rows] == ROWS
+    assert [row["prediction"] for row in rows] == FOUND
+    assert all(0 < float(row["probability"]) <= 1 for row in rows)
+    assert set(rows[0]) == {*ROWS[0], "prediction", "probability"}
+
+
+def test_a_name_that_says_nothing_needs_the_format(ade, trained, tmp_path):
+    (tmp_path / "data.dat").write_text("text;label\nlunar probe;x\n")
+    assert len(ade("predict", trained, tmp_path / "data.dat")[1].splitlines()) == 2
+    status, out, _ = ade("predict", trained, tmp_path / "data.dat", "--format", "csv", "--output-format", "csv")
+    assert status == 0
+    header, row = csv.reader(out.splitlines())
+    assert header == ["text", "label", "prediction", "probability"]
+    assert row[:3] == ["lunar probe", "x", "space"]
+
+
+def test_the_text_column_is_said_and_can_be_named(ade, trained, tmp_path):
+    (tmp_path / "a.csv").write_text("review,summary,stars\nlunar probe,the coach,5\n")
+    status, out, errors = ade("predict", trained, tmp_path / "a.csv")
+    assert (status, out.split("\t")[0]) == (0, "space")
+    assert errors == f"ade: {tmp_path / 'a.csv'}: texts of the column 'review'\n"
+    status, out, errors = ade("predict", trained, tmp_path / "a.csv", "--text-column", "summary", "--quiet")
+    assert (status, out.split("\t")[0], errors) == (0, "sport", "")
+    status, _, errors = ade("predict", trained, tmp_path / "a.csv", "--text-column", "sumary")
+    assert (status, "no column 'sumary'" in errors) == (2, True)
+
+
+def test_labels_of_fasttext_are_no_texts(ade, trained, tmp_path):
+    (tmp_path / "a.txt").write_text("__label__x lunar probe\n__label__y the coach\n")
+    status, out, _ = ade("predict", trained, tmp_path / "a.txt", "--output-format", "jsonl")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [(row["label"], row["text"], row["prediction"]) for row in rows] == [
+        ("x", "lunar probe", "space"),
+        ("y", "the coach", "sport"),
+    ]
+
+
+def test_columns_of_the_same_name_keep_their_values(ade, trained, tmp_path):
+    (tmp_path / "a.csv").write_text("id,text,id\n1,lunar probe,2\n")
+    _, out, _ = ade("predict", trained, tmp_path / "a.csv", "--output-format", "csv")
+    header, row = csv.reader(out.splitlines())
+    assert header[:3] == ["id", "text", "id.1"]
+    assert row[:3] == ["1", "lunar probe", "2"]
+
+
+def test_the_most_probable_labels_and_all(ade, trained, tmp_path):
+    path = write_rows(tmp_path, "txt")
+    _, out, _ = ade("predict", trained, path, "--output-format", "jsonl", "--top-k", 2, "--probabilities")
+    for line, label in zip(out.splitlines(), FOUND, strict=True):
+        row = json.loads(line)
+        assert row["top"][0]["label"] == row["prediction"] == label
+        assert len(row["top"]) == 2
+        assert row["top"][0]["probability"] >= row["top"][1]["probability"]
+        assert set(row["probabilities"]) == set(FOUND)
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["probabilities"][label] == max(row["probabilities"].values()) == row["probability"]
+
+    _, out, _ = ade("predict", trained, path, "--output-format", "csv", "--top-k", 9, "--probabilities")
+    first = next(csv.DictReader(out.splitlines()))
+    assert first["top_1"] == "sport"
+    assert {first[f"top_{i}"] for i in (1, 2, 3)} == set(FOUND)  # there are no more than three
+    assert "top_4" not in first
+    assert float(first["probability_sport"]) == float(first["probability"]) == float(first["top_1_probability"])
+
+    for flags, fields in ((("--top-k", 2), 4), (("--probabilities",), 6)):
+        _, out, _ = ade("predict", trained, path, *flags)
+        cells = out.splitlines()[0].split("\t")
+        assert len(cells) == fields
+        assert cells[0] == "sport"
+        assert sorted(map(float, cells[1::2]), reverse=True) == list(map(float, cells[1::2]))
+
+
+def test_below_the_threshold_there_is_no_label(ade, trained, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("the coach and the team\nthe of and\n")
+    _, out, _ = ade("predict", trained, path, "--json")
+    sure, unsure = (each["probability"] for each in json.loads(out)["predictions"])
+    assert unsure < sure
+    limit = ("--threshold", (sure + unsure) / 2)
+    _, out, _ = ade("predict", trained, path, *limit)
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", ""]
+    _, out, _ = ade("predict", trained, path, *limit, "--output-format", "jsonl")
+    assert [json.loads(line)["prediction"] for line in out.splitlines()] == ["sport", None]
+    _, out, _ = ade("predict", trained, path, *limit, "--output-format", "csv")
+    assert [row["prediction"] for row in csv.DictReader(out.splitlines())] == ["sport", ""]
+    _, out, _ = ade("predict", trained, path, *limit, "--json")
+    assert [each["label"] for each in json.loads(out)["predictions"]] == ["sport", None]
+
+
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(ade, trained, tmp_path):
+    path = write_rows(tmp_path, "csv")
+    (tmp_path / "old.csv").write_text("text,prediction\nlunar probe,x\n")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
+    before = sorted(each.name for each in tmp_path.iterdir())
+    for words, message in (
+        ((path, "--output", tmp_path / "old.csv"), "already exists"),
+        ((path, "--output", tmp_path / "out.xlsx"), "which format?"),
+        ((path, "--output", tmp_path / "none" / "out.csv"), "not a file in a folder that exists"),
+        ((path, "--output", tmp_path / "out.csv", "--json"), "leave out --output"),
+        ((path, "--explain", "--top-k", 2), "leave out --top-k"),
+        ((path, "--top-k", 0), "top-k"),
+        ((path, "--threshold", 2), "threshold"),
+        ((path, "--format", "excel"), "excel"),
+        ((path, "--quiet", "--verbose"), "give one of them"),
+        ((tmp_path / "old.csv", "--output-format", "csv"), "a column 'prediction' already"),
+        ((tmp_path / "bad.jsonl", "--output", tmp_path / "out.csv"), "row 2: no text"),
+    ):
+        status, out, errors = ade("predict", trained, *words)
+        assert (status, out) == (2, ""), words
+        assert message in errors
+        assert errors.count("\n") == 1, errors
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+    assert ade("predict", trained, path, "--output", tmp_path / "old.csv", "--overwrite")[0] == 0
+    assert (tmp_path / "old.csv").read_text().count("\n") > 3
+
+
+def test_a_file_without_rows_still_has_a_header(ade, trained, tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n")
+    assert ade("predict", trained, tmp_path / "a.csv", "--output", tmp_path / "b.csv") == (0, "", "")
+    assert (tmp_path / "b.csv").read_text() == "text,label,prediction,probability\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [
+        ((), ["the coach\n", "lunar probe\n"]),
+        (("--format", "csv", "--output-format", "csv"), ["id,text\n1,the coach\n", "2,lunar probe\n"]),
+        (("--format", "json", "--output-format", "jsonl"), ['{"text": "the coach"}\n', '{"text": "lunar probe"}\n']),
+        (("--explain", "--json"), ["the coach\n", "lunar probe\n"]),
+    ],
+)
+def test_a_line_is_answered_while_the_pipe_stays_open(flags, lines, trained):
+    """Each line is sent only after the answer to the one before it has been read."""
+    command = [sys.executable, "-m", "ade", "predict", trained, "-", *flags]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            if "csv" in flags:
+                process.stdin.write(lines[0].splitlines(True)[0])
+            for sent, label in zip(lines, ("sport", "space"), strict=True):
+                process.stdin.write(sent.splitlines(True)[-1])
+                process.stdin.flush()
+                answer = process.stdout.readline()
+                if answer.startswith("id,"):
+                    answer = process.stdout.readline()
+                assert label in answer
+            process.stdin.close()
+            assert process.wait(timeout=PATIENT) == 0
+        finally:
+            process.kill()
+
+
+def test_half_a_line_keeps_no_other_waiting(trained):
+    command = [sys.executable, "-m", "ade", "predict", trained, "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdin.write(b"the coach\nlunar")
+            process.stdin.flush()
+            assert process.stdout.readline().startswith(b"sport\t")
+            out, _ = process.communicate(b" probe", timeout=PATIENT)
+            assert out.startswith(b"space\t")
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_a_stream_too(trained, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-m", "ade", "predict", trained, tmp_path / "pipe"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            with open(tmp_path / "pipe", "w") as pipe:
+                pipe.write("the coach\n")
+                pipe.flush()
+                assert process.stdout.readline().startswith("sport\t")
+            assert process.wait(timeout=PATIENT) == 0
+        finally:
+            process.kill()
+
+
+# Predict a file in the same process twice, the second one forty times as long, and print the growth of the peak.
+PEAK = """
+import resource, sys
+from ade.cli import main as cli
+
+def run(*words):
+    sys.argv = ["ade", "predict", *words]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        assert not ended.code, ended.code
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+model, short, long, out = sys.argv[1:]
+first = run(model, short, "--output", out, "--overwrite")
+print(run(model, long, "--output", out, "--overwrite") - first)
+"""
+
+
+@pytest.mark.parametrize(("kind", "output"), [("txt", "txt"), ("csv", "jsonl")])
+def test_memory_does_not_grow_with_the_file(kind, output, trained, tmp_path):
+    pytest.importorskip("resource")
+    line = "the coach and the team " + "x" * 180 + "\n"  # 200 bytes: 40 MB in all
+    for name, rows in (("short", 5_000), ("long", 200_000)):
+        with open(tmp_path / f"{name}.{kind}", "w") as file:
+            file.write("text\n" if kind == "csv" else "")
+            file.writelines(line for _ in range(rows))
+    command = [sys.executable, "-c", PEAK, trained, *(tmp_path / f"{name}.{kind}" for name in ("short", "long"))]
+    done = subprocess.run(
+        [*command, tmp_path / f"out.{output}"], capture_output=True, text=True, check=False, timeout=PATIENT
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20_000  # kilobytes
+    with open(tmp_path / f"out.{output}") as file:
+        assert sum(1 for _ in file) == 200_000
+
+
+@pytest.fixture(scope="module")
+def several(codebook, tmp_path_factory):
+    """Folders of a multi-label model, a regression model and a tagger."""
+    folder = tmp_path_factory.mktemp("several")
+    words = ["goal", "bank", "orbit"]
+    settings = replace(STRONG, steps=60, batch_size=16, learning_rate=0.01, device="cpu")
+    pairs = [(a, b) for a in words for b in words] * 8
+    sets = {
+        "multi": Dataset(
+            [f"{a} {b}" for a, b in pairs], np.array([[w in pair for w in words] for pair in pairs]), tuple(words)
+        ),
+        "number": Dataset([a for a, _ in pairs], np.array([words.index(a) for a, _ in pairs], np.float32), ("value",)),
+        "tagger": TaggedDataset(
+            [[a, b] for a, b in pairs],
+            [np.array([words.index(a), words.index(b)]) for a, b in pairs],
+            ("B-goal", "O", "B-orbit"),
+        ),
+    }
+    for name, data in sets.items():
+        fit_model(codebook, data, settings=settings, out=folder / name)
+    return folder
+
+
+def test_a_multi_label_model_takes_another_threshold(ade, several, tmp_path):
+    (tmp_path / "a.txt").write_text("goal bank\n")
+    flags = ("--output-format", "jsonl", "--probabilities", "--top-k", 1)
+    _, out, _ = ade("predict", several / "multi", tmp_path / "a.txt", *flags)
+    row = json.loads(out)
+    assert row["prediction"] == [name for name, value in row["probabilities"].items() if value >= 0.5]
+    assert row["probability"] == [row["probabilities"][name] for name in row["prediction"]]
+    assert row["top"][0]["probability"] == max(row["probabilities"].values())
+    for limit, expected in ((0, ["goal", "bank", "orbit"]), (1, [])):
+        _, out, _ = ade("predict", several / "multi", tmp_path / "a.txt", *flags, "--threshold", limit)
+        assert json.loads(out)["prediction"] == expected
+    _, out, _ = ade("predict", several / "multi", tmp_path / "a.txt", "--output-format", "csv", "--threshold", 0)
+    assert next(csv.DictReader(out.splitlines()))["prediction"] == "goal|bank|orbit"
+
+
+def test_a_number_has_no_probability(ade, several, tmp_path):
+    (tmp_path / "a.txt").write_text("goal\n")
+    _, out, _ = ade("predict", several / "number", tmp_path / "a.txt", "--output-format", "jsonl")
+    assert set(json.loads(out)) == {"text", "prediction"}
+    value = json.loads(out)["prediction"]
+    _, out, _ = ade("predict", several / "number", tmp_path / "a.txt", "--output-format", "csv")
+    assert out == f"text,prediction\ngoal,{value:.6g}\n"
+    for flag in (("--top-k", 2), ("--probabilities",), ("--threshold", 0.5)):
+        status, _, errors = ade("predict", several / "number", tmp_path / "a.txt", *flag)
+        assert (status, f"{flag[0]} is about probabilities" in errors) == (2, True)
+
+
+def test_tags_of_a_row(ade, several, tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n7,goal orbit\n")
+    _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv", "--output-format", "jsonl")
+    row = json.loads(out)
+    assert (row["id"], len(row["prediction"])) == ("7", 2)
+    _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv", "--output-format", "csv")
+    assert out == f"id,text,prediction\n7,goal orbit,{' '.join(row['prediction'])}\n"
+    _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv")
+    assert out == f"goal\t{row['prediction'][0]}\norbit\t{row['prediction'][1]}\n\n"
+    status, _, errors = ade("predict", several / "tagger", tmp_path / "a.csv", "--top-k", 2)
+    assert (status, "a tagger labels words" in errors) == (2, True)
