@@ -311,7 +311,7 @@ def test_resuming_another_run_is_refused(codebook, topics, tmp_path, monkeypatch
     other = replace(QUICK, learning_rate=1e-3)
     with pytest.raises(InputError, match=r"had learning_rate = .*; resume with the same settings"):
         fit_model(codebook, topics, settings=other, out=tmp_path / "run", existing="resume")
-    with pytest.raises(InputError, match="pass --resume or --overwrite"):
+    with pytest.raises(InputError, match="holds an interrupted run; use --resume"):
         fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     path = tmp_path / "run" / LAST
     path.write_bytes(path.read_bytes()[:200])
