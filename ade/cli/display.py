@@ -306,7 +306,7 @@ def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:
         name = token.word if token.token.strip("▁Ġ") == token.word else f"{token.word}: {token.token}"
         in_context = ["here"] if any(use.in_context is not None for use in token.anchors) else []
         table = plain_table("anchor", "weight", *in_context, title=name)
-        table.columns[0].justify = "right"
+        table.columns[0].justify, table.columns[0].no_wrap = "right", True
         table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis")
         for use in token.anchors:
             here = [f"{use.in_context:+.3f}"] if use.in_context is not None else []
