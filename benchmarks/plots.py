@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.book import SHORT, Book
-from benchmarks.sections import sizes
+from benchmarks.chart import sizes
 from benchmarks.tables import TABLES
 
 LEFT = ("ADE, 1.5 MB", "NB-SVM, tuned", "model2vec")  # names to the left of their points: another point is to the right

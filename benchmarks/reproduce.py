@@ -13,11 +13,22 @@ from typing import Any
 from ade.errors import InputError
 from ade.progress import Report, silent
 from benchmarks import records
-from benchmarks.accuracy import Places, codebook_for, lesson_of, load_lesson, run_ade, run_lexicon, run_main_job
+from benchmarks.accuracy import (
+    Places,
+    codebook_for,
+    codebook_for_size,
+    lesson_of,
+    load_lesson,
+    load_rows,
+    run_ade,
+    run_lexicon,
+    run_main_job,
+)
 from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
 from benchmarks.explain import run_explain
 from benchmarks.growth import run_growth, run_stages
+from benchmarks.install import run_install
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.service import run_service
@@ -42,6 +53,7 @@ KINDS = {
     "growth": run_growth,
     "stages": run_stages,
     "lookup": run_lookup,
+    "install": run_install,
     "parameters": run_parameters,
 }
 TIMES = ("latency", "distillation", "training")
@@ -112,7 +124,9 @@ def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, repo
             finish(done, run, _make(run, places, report))
         return failed
     for run in todo:  # codebooks first, so that no two runs at once make the same
-        if run.kind in ("ade", "context", "explain"):
+        if "folder_size" in run.settings:
+            codebook_for_size(places, run.settings, load_rows(places, run.settings)[0], report)
+        elif run.kind in ("ade", "lexicon", "context", "explain"):
             codebook_for(
                 places, run.settings["teacher"], run.settings["distillation"], report, run.settings.get("corpus")
             )

@@ -1,19 +1,11 @@
 """One function a table of `tables.py`, of the same name: its records as text, empty where there are none."""
 
-from textwrap import fill
-
 from benchmarks import paper
 from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, size_of
 from benchmarks.records import FP32, INT8, LIMIT
-from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, PEERS, TABLES
+from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, TABLES
 
 OVERVIEW = ("ADE", "ADE, taught", "tfidf", "fasttext", "model2vec", "minilm-l6")  # columns of the overview
-CHART = (
-    "ADE, 1.5 MB",
-    "fastText .ftz",
-    "TF-IDF + SVM",
-    "MiniLM-L6 whole",
-)  # points of the chart that are put in words
 CLOSENESS = {
     "cosine": "mean cosine",
     "weighted_cosine": "cosine by frequency",
@@ -94,32 +86,6 @@ def overview(book: Book) -> str:
         cells = [book.of(asked[data][name]) for name in OVERVIEW]
         rows.append([NAMES[data], *(f"{percent(found)}, {_size(found)}" if found else "-" for found in cells)])
     return markdown(header, rows)
-
-
-def sizes(book: Book) -> dict[str, list[Record]]:
-    """What the README's chart shows, AG News alone: ADE in few bytes and as it comes, and every peer."""
-    asked = TABLES["accuracy"]()
-    packed_runs = TABLES["packed"]()["ag_news"]
-    chosen = {
-        **{f"ADE, {name.removesuffix(' in all')}": runs for name, runs in packed_runs.items() if "in all" in name},
-        "ADE": asked["ag_news"]["ADE"],
-        "ADE, embedded teacher": asked["ag_news (wordllama)"]["ADE"],
-        **{SHORT[name]: asked["ag_news"][name] for name in PEERS},
-    }
-    return {name: found for name, runs in chosen.items() if (found := book.of(runs))}
-
-
-def chart(book: Book) -> str:
-    """The README's sentence under the chart."""
-    found = sizes(book)
-    (rows,) = {records[0]["data"]["train_rows"] for records in found.values()} or {0}
-    told = [
-        f"{name.partition(', ')[0]} reaches {percent(found[name])}% in {size_of(found[name][0]['figures']['bytes'])}"
-        for name in CHART
-        if name in found
-    ]
-    text = f"AG News, all trained on the same {rows:,} rows, fastText and TF-IDF tuned on them: {', '.join(told)}."
-    return fill(text, 120) if told else ""
 
 
 def _size(found: list[Record]) -> str:
@@ -379,6 +345,15 @@ def lookup(book: Book) -> str:
         cells = [f"{figures[way]['ms']:.2f} ms, {size_of(figures[way]['bytes'])}" for way in figures]
         rows.append([f"{shape['vocabulary']:,} / {shape['anchors']:,} / {shape['pairs']}", *cells])
     return markdown(["N / K / k", "projection", "two-stage", "flat table", "nn.Embedding"], rows)
+
+
+def install(book: Book) -> str:
+    """The bytes of the two installs."""
+    found = {record["settings"]["extra"]: record["figures"] for record in book.table("install")}
+    if len(found) < 2:
+        return ""
+    base, train = (size_of(found[extra]["bytes"]) for extra in ("", "train"))
+    return f"Packages in all: {base} without extras, {train} with `train` and torch {found['train']['torch']}."
 
 
 def demo(book: Book) -> str:

@@ -334,6 +334,11 @@ def demo() -> Grid:
     )
 
 
+def install() -> Grid:
+    """The packages that an install brings."""
+    return one(*(Run("install", "install", {"extra": extra}) for extra in ("", "train")))
+
+
 def one(*runs: Run) -> Grid:
     """A table whose report makes its own rows of its runs."""
     return {"": {"": list(runs)}}
@@ -343,7 +348,7 @@ TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
         demo, classification, accuracy, few, ablation, context, explain, sat, anchors, attend, gpe,
-        compression, size, packed, parameters, latency, costs, throughput, service, growth, lookup,
+        compression, size, packed, parameters, latency, costs, throughput, service, growth, lookup, install,
     )
 }  # fmt: skip
 

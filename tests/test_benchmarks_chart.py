@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks import records, report, sections
+from benchmarks import chart, records, report
 from benchmarks.book import SHORT, Book
 from benchmarks.tables import PACKED, PEERS
 
@@ -15,7 +15,7 @@ def book() -> Book:
 
 
 def test_the_chart_shows_every_packed_model_and_every_peer(book):
-    shown = sections.sizes(book)
+    shown = chart.sizes(book)
     assert {*(f"ADE, {size}" for size in PACKED), *(SHORT[peer] for peer in PEERS), "ADE"} <= shown.keys()
     for found in shown.values():
         figures = found[0]["figures"]
@@ -23,14 +23,14 @@ def test_the_chart_shows_every_packed_model_and_every_peer(book):
 
 
 def test_the_sentence_has_the_mean_and_the_bytes_of_the_records(book):
-    said = " ".join(sections.chart(book).split())
-    for name in sections.CHART:
-        found = sections.sizes(book)[name]
+    said = " ".join(chart.sentence(book).split())
+    for name in chart.CHART:
+        found = chart.sizes(book)[name]
         accuracy = 100 * sum(record["figures"]["accuracy"] for record in found) / len(found)
         megabytes = found[0]["figures"]["bytes"] / 1e6
         pattern = rf"{re.escape(name.partition(', ')[0])} reaches {accuracy:.2f}[^,]*% in {megabytes:.1f} MB"
         assert re.search(pattern, said), name
-    assert sections.chart(Book([])) == ""
+    assert chart.sentence(Book([])) == ""
 
 
 def test_marked_parts_are_filled_and_the_rest_stays():

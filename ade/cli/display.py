@@ -148,7 +148,7 @@ def print_codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: 
     to.print(table)
 
 
-def print_training(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
+def print_training(to: Console, result: Mapping[str, Any]) -> None:
     """Print where a trained model is, its metrics, its lexicon and its size."""
     table = plain_table("model", result["model"], wrap=True)
     table.add_row("steps", f"{result['steps']:,}")
@@ -158,7 +158,7 @@ def print_training(to: Console, result: Mapping[str, Any], nbytes: int) -> None:
     for name, value in result.get("test", {}).items():
         if name in ("accuracy", "macro_f1", "micro_f1", "f1", "r2", "spearman"):
             table.add_row(f"{_metric_name(name)} on test", _format_metric(name, value))
-    table.add_row("model.safetensors", size(nbytes))
+    table.add_row("size", f"{size(result['bytes'])}, {size(result['tokenizer_bytes'])} of it the tokenizer")
     if "lexicon" in result:
         table.add_row("lexicon", _format_lexicon(result["lexicon"]))
     to.print(table)

@@ -27,6 +27,7 @@ from ade.cli.options import (
     say_columns,
     show,
 )
+from ade.cli.sizes import folder_sizes
 from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import Architecture, DistillationSettings, TeachingSettings, TrainingSettings
@@ -195,8 +196,8 @@ def _show_result(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
     if test is not None:
         result["test"] = evaluate(predictor, test).as_dict()
         record(out, predictor.model.config, "test", result["test"])
-    nbytes = (out / "model.safetensors").stat().st_size
-    show(result, as_json, lambda to: display.print_training(to, result, nbytes))
+    result |= folder_sizes(out)
+    show(result, as_json, lambda to: display.print_training(to, result))
 
 
 def _check_options(

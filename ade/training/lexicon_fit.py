@@ -101,7 +101,7 @@ def fit_lexicon(
         model_weight = blend.model_share(own)
         weight = 1 - model_weight
     if held_back:
-        final = _fit_all(best, texts, validation, Objective.of(targets, problem, class_weights, device))
+        final = _fit_all(best, texts, validation, train_objective)
     shape, arrays = pack_lexicon(final, weight, counts, problem)
 
     # Measured as it is stored, since packing rounds it; but not after a fit that has seen the validation rows.

@@ -22,10 +22,10 @@ def printed(capsys):
 
 def test_a_long_path_is_wrapped(printed):
     folder = str(Path("/home") / "x".join(map(str, range(60))))
-    result = {"model": folder, "steps": 12_345, "dev_accuracy": 0.98765}
-    out = printed(display.print_training, result, 1_234_567)
+    sizes = {"bytes": 1_234_567, "tokenizer_bytes": 345_678}
+    out = printed(display.print_training, {"model": folder, "steps": 12_345, "dev_accuracy": 0.98765, **sizes})
     assert folder in "".join(word for word in out.split() if word != "model")  # the heading beside it
-    for number in ("12,345", "98.77", "1.2 MB"):
+    for number in ("12,345", "98.77", "1.2 MB", "345.7 kB"):
         assert number in out
 
 
