@@ -122,16 +122,11 @@ READINGS: dict[str, list[Claim]] = {
             *(ahead(accuracy(it, "ADE"), accuracy(it, "ADE without lexicon")) for it in (*DATA, "banking77")),
         ),
         says(
-            "Beside it a teacher brings a little on TREC, glosses and DBpedia-14 and nothing on Banking77, SST-2 and AG "
-            "News (docs/log.md says what was tried).",
-            *(
-                ahead(accuracy(it, "ADE, taught"), accuracy(it, "ADE"), by=0.2)
-                for it in ("trec", "wordnet", "dbpedia_14")
-            ),
-            *(
-                within(accuracy(it, "ADE, taught"), accuracy(it, "ADE"), points=0.6)
-                for it in ("banking77", "sst2", "ag_news")
-            ),
+            "Beside it a teacher brings less than half a point anywhere, and nothing on SST-2 and AG News (docs/log.md "
+            "says what was tried).",
+            *(within(accuracy(it, "ADE, taught"), accuracy(it, "ADE"), points=0.6) for it in EVERY),
+            *(not_ahead(accuracy(it, "ADE, taught"), accuracy(it, "ADE"), by=0.5) for it in EVERY),
+            *(not_ahead(accuracy(it, "ADE, taught"), accuracy(it, "ADE")) for it in ("sst2", "ag_news")),
         ),
         *(
             says(
@@ -170,13 +165,15 @@ READINGS: dict[str, list[Claim]] = {
             below(("few", "8", "model2vec"), 50),
         ),
         says(
-            "A table of MiniLM's contextual vectors in place of DeBERTa's input table makes no difference beyond the "
-            "spread over seeds with 8 and 64 rows a class, and is behind with 512.",
+            "A table of MiniLM's contextual vectors in place of DeBERTa's input table is behind by less than a point.",
             *(
-                within_spread(("few", n, "ADE (DeBERTa's table)"), ("few", n, "ADE (MiniLM, contextual)"))
-                for n in ("8", "64")
+                ahead(("few", str(n), "ADE (DeBERTa's table)"), ("few", str(n), "ADE (MiniLM, contextual)"))
+                for n in FEW
             ),
-            ahead(("few", "512", "ADE (DeBERTa's table)"), ("few", "512", "ADE (MiniLM, contextual)"), by=0.4),
+            *(
+                within(("few", str(n), "ADE (DeBERTa's table)"), ("few", str(n), "ADE (MiniLM, contextual)"), points=1)
+                for n in FEW
+            ),
         ),
     ],
     "ablation": [
