@@ -1,0 +1,216 @@
+"""Code a table: rotate it, choose how many stages each row gets for the bytes at hand, and find books and codes.
+
+A row's error counts by its expected use. With a price on every byte, a stage is worth its bytes for the rows whose use,
+times what the stage takes off their error, is above the price; the price that meets the budget is found by bisection.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ade.compression.table import ENTRIES, PackedTable, Stage, TableShape
+from ade.errors import InputError
+from ade.progress import Report, silent
+
+BITS = (0.5, 0.5, 1.0, 2.0, 4.0)  # of a weight in each stage, where the dimension allows; 8 in all
+SHARED_FROM = 2.0  # bits: finer stages share one book, as their residuals are alike
+SAMPLE = 32_768  # rows that k-means sees
+ROUNDS = 10  # of k-means
+CHUNK = 4096  # rows compared with a book at a time, so that the products stay in the cache
+USE_FLOOR = 0.05  # of the mean use: no row is taken for unused
+EXPONENT = 0.75  # of the use: the text that use was counted in is never the text to come
+
+
+@dataclass(frozen=True)
+class CoderSettings:
+    """What a caller may choose."""
+
+    size: int  # bytes of the packed table
+    seed: int = 0
+    exponent: float = EXPONENT
+
+
+def widths_of(dim: int) -> list[int]:
+    """Numbers a code in each stage: the divisors of the dimension nearest to the intended bits."""
+    divisors = [n for n in range(1, dim + 1) if dim % n == 0]
+    return [min(divisors, key=lambda n: (abs(math.log(n * bits / 8)), n)) for bits in BITS]
+
+
+def encode_table(
+    table: Tensor, use: Tensor, exact: Sequence[int], settings: CoderSettings, report: Report = silent
+) -> PackedTable:
+    """Code a table (V, d) in so many bytes; `use` (V,) is how often each row is expected, `exact` rows stay whole."""
+    coder = _Coder(table, use, exact, settings, report)
+    return coder.encode()
+
+
+def assign(pieces: Tensor, book: Tensor) -> Tensor:
+    """Return the nearest entry of a book (E, w) for every piece (n, w), as bytes."""
+    bias = book.square().sum(1) / -2
+    found = [torch.addmm(bias, part, book.T).argmax(1) for part in pieces.split(CHUNK)]
+    return torch.cat(found).to(torch.uint8) if found else torch.zeros(0, dtype=torch.uint8)
+
+
+def kmeans(pieces: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a book of ENTRIES for pieces (n, w) that count by their weights."""
+    if len(pieces) < ENTRIES:
+        return torch.nn.functional.pad(pieces, (0, 0, 0, ENTRIES - len(pieces)))
+    book = pieces[torch.multinomial(weights, ENTRIES, generator=generator)]
+    for _ in range(ROUNDS):
+        nearest = assign(pieces, book).long()
+        mass = torch.zeros(ENTRIES).index_add_(0, nearest, weights)
+        sums = torch.zeros_like(book).index_add_(0, nearest, pieces * weights[:, None])
+        fresh = pieces[torch.multinomial(weights, ENTRIES, generator=generator)]
+        book = torch.where(mass[:, None] > 0, sums / mass[:, None].clamp(min=1e-30), fresh)
+    return book
+
+
+class _Coder:
+    """A table on its way into codes."""
+
+    def __init__(
+        self, table: Tensor, use: Tensor, exact: Sequence[int], settings: CoderSettings, report: Report
+    ) -> None:
+        self.table, self.settings, self.report = table, settings, report
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.exact = torch.tensor(sorted(set(exact)), dtype=torch.long)
+        self.widths = widths_of(table.shape[1])
+        use = use.double().clamp(min=0)
+        use = (use / use.mean().clamp(min=1e-30)).clamp(min=USE_FLOOR)
+        self.weight = use.pow(settings.exponent).float()  # (V,)
+        whole = torch.zeros(len(table), dtype=torch.bool)
+        whole[self.exact] = True
+        self.coded = torch.nonzero(~whole)[:, 0]  # rows to code
+
+    def encode(self) -> PackedTable:
+        """Fit the rotation, decide, then fit stage after stage."""
+        rows, dim = self.table.shape
+        self.mean, self.rotation, quantized, scale = self._rotation()
+        left = self._left_after_each_stage()
+        depths = self._depths(left)
+        order = self.coded[torch.argsort(depths[self.coded], descending=True, stable=True)]
+        counts = [int((depths[self.coded] > number).sum()) for number in range(len(self.widths))]
+        shape = TableShape(rows, dim, len(self.exact), self._stages(counts))
+        packed = PackedTable(shape, self.table.dtype)
+        packed.fill(
+            {"exact": self.table[self.exact], "mean": self.mean, "rotation": quantized, "rotation_scale": scale}
+        )
+        packed.set_depths(depths, self.exact)
+
+        self.inverse = torch.linalg.inv(self.rotation.double()).float()
+        residual = self._rotated(order[: counts[0]])
+        weights = self.weight[order]
+        for number, stage in enumerate(shape.stages):
+            self.report("code", number, len(shape.stages), {})
+            residual = residual[: stage.rows]
+            codes, book, size = self._fit(residual, weights[: stage.rows], stage)
+            packed.fill({f"codes_{number}": codes, f"book_{number}": book, f"scale_{number}": size})
+        self.report("code", len(shape.stages), len(shape.stages), {})
+        return packed
+
+    def _stages(self, counts: Sequence[int]) -> tuple[Stage, ...]:
+        made = [Stage(w, n, 8 / w >= SHARED_FROM) for w, n in zip(self.widths, counts, strict=True) if n]
+        return tuple(made)
+
+    def _rotation(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return mean, rotation (d, d), and the rotation as bytes with a scale for each row.
+
+        The principal directions, dealt out so that every piece of a code has one of each band of variance.
+        """
+        weights = self.weight[self.coded].sqrt()  # between rows alike and rows by use
+        dim, total = self.table.shape[1], weights.sum()
+        mean, second = torch.zeros(dim), torch.zeros(dim, dim)
+        for rows, weight in zip(self.coded.split(16384), weights.split(16384), strict=True):
+            part = self.table[rows].float()
+            mean += weight @ part
+            second += (part * weight[:, None]).T @ part
+        mean /= total
+        covariance = second / total - torch.outer(mean, mean)
+        directions = torch.linalg.eigh(covariance.double()).eigenvectors.flip(1).T.float()  # (d, d), largest first
+        width = self.widths[0]
+        dealt = torch.arange(dim).reshape(width, dim // width).T.flatten()
+        directions = directions[dealt]
+        scale = directions.abs().amax(1, keepdim=True) / 127
+        quantized = (directions / scale).round()
+        return mean, quantized * scale, quantized.to(torch.int8), scale
+
+    def _rotated(self, rows: Tensor) -> Tensor:
+        """Rows less the mean, as coefficients of the (nearly orthogonal, quantised) directions."""
+        found = torch.empty(len(rows), self.table.shape[1])
+        for start in range(0, len(rows), 16384):
+            part = rows[start : start + 16384]
+            found[start : start + len(part)] = (self.table[part].float() - self.mean) @ self.inverse
+        return found
+
+    def _left_after_each_stage(self) -> Tensor:
+        """Return the share of the squared error left after 0, 1, ... stages, from a sample of rows."""
+        self.inverse = torch.linalg.inv(self.rotation.double()).float()
+        chosen = self.coded[torch.randperm(len(self.coded), generator=self.generator)[: SAMPLE // 2]]
+        residual, weights = self._rotated(chosen), torch.ones(len(chosen))
+        whole = residual.square().sum()
+        left = [1.0]
+        for number, width in enumerate(self.widths):
+            self.report("try", number, len(self.widths), {})
+            self._fit(residual, weights, Stage(width, len(chosen), 8 / width >= SHARED_FROM))
+            left.append(float(residual.square().sum() / whole))
+        return torch.tensor(left)
+
+    def _depths(self, left: Tensor) -> Tensor:
+        """Return how many stages each row gets (V,): the most that the price allows, for the price of the budget."""
+        dim = self.table.shape[1]
+        energy = (self.table.float() - self.mean).square().sum(1) if len(self.table) < 2**17 else self._energy()
+        worth = self.weight * energy  # of removing all of a row's error
+        cost = torch.tensor([dim // width for width in self.widths], dtype=torch.float)
+        gain = (left[:-1] - left[1:]) / cost  # of each stage for a byte; falls from stage to stage
+        gain = torch.cummin(gain, 0).values
+
+        def depths_at(price: float) -> Tensor:
+            return (worth[:, None] * gain > price).sum(1)
+
+        low, high = 0.0, float(worth.max() * gain.max())
+        for _ in range(60):
+            price = (low + high) / 2
+            low, high = (price, high) if self._bytes_of(depths_at(price)) > self.settings.size else (low, price)
+        depths = depths_at(high)
+        if self._bytes_of(depths) > self.settings.size:
+            raise InputError(f"{self.settings.size:,} bytes are too few for a table of {len(self.table):,} x {dim}")
+        return depths
+
+    def _energy(self) -> Tensor:
+        parts = [(part.float() - self.mean).square().sum(1) for part in self.table.split(16384)]
+        return torch.cat(parts)
+
+    def _bytes_of(self, depths: Tensor) -> int:
+        counts = [int((depths[self.coded] > number).sum()) for number in range(len(self.widths))]
+        rows, dim = self.table.shape
+        shape = TableShape(rows, dim, len(self.exact), self._stages(counts))
+        return shape.nbytes(self.table.dtype)
+
+    def _fit(self, residual: Tensor, weights: Tensor, stage: Stage) -> tuple[Tensor, Tensor, Tensor]:
+        """Fit books and codes of a stage, and take what they say off the residual (n, d), in place."""
+        pieces = residual.shape[1] // stage.width
+        chosen = torch.randperm(len(residual), generator=self.generator)[:SAMPLE]
+        sample, weight = residual[chosen], weights[chosen]
+        if stage.shared:
+            spread = (sample.reshape(-1, pieces, stage.width).square().mean((0, 2))).sqrt().clamp(min=1e-12)
+            alike = (sample.reshape(-1, pieces, stage.width) / spread[None, :, None]).reshape(-1, stage.width)
+            some = torch.randperm(len(alike), generator=self.generator)[:SAMPLE]
+            books = kmeans(alike[some], weight.repeat_interleave(pieces)[some], self.generator)[None]
+        else:
+            spread = torch.ones(pieces)
+            parts = sample.split(stage.width, 1)
+            books = torch.stack([kmeans(part.contiguous(), weight, self.generator) for part in parts])
+
+        top = books.abs().amax((1, 2), keepdim=True).clamp(min=1e-12) / 127  # (pieces or 1, 1, 1)
+        quantized = (books / top).round()
+        scale = top * spread[:, None, None]  # (pieces, 1, 1)
+        codes = torch.empty(pieces, len(residual), dtype=torch.uint8)
+        for piece in range(pieces):
+            book = quantized[0 if stage.shared else piece] * scale[piece]
+            part = residual[:, piece * stage.width : (piece + 1) * stage.width]
+            codes[piece] = assign(part.contiguous(), book)
+            part -= book[codes[piece].long()]
+        return codes, quantized.to(torch.int8), scale

@@ -1,0 +1,188 @@
+"""A packed table: rows that stay whole, and rows as sums of codes of short pieces, with stages as their use pays for.
+
+    row = mean + (book_1[codes_1] + book_2[codes_2] + ...) @ rotation
+
+A stage cuts the rotated row into pieces of `width` numbers and keeps, for each, the index of an entry of a book. The
+first stages have few bits a weight and every row has them; later ones refine what is left of the rows that are used
+most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ade.embedding import TensorCache
+from ade.errors import InputError
+
+ENTRIES = 256  # of a book: an index is a byte
+WHOLE = 15  # the depth of a row that stays whole
+BLOCK = 8192  # rows decoded at a time
+FEW = 8  # vectors whose products are summed by code
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: `width` numbers a code, for the first `rows` rows; a book for each piece, or one for all."""
+
+    width: int
+    rows: int
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """All that says how large the arrays of a packed table are."""
+
+    rows: int
+    dim: int
+    exact: int  # rows that stay whole
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> "TableShape":
+        """Read what `to_dict` wrote; raises InputError if it is not a shape."""
+        try:
+            stages = tuple(Stage(**stage) for stage in given["stages"])
+            shape = cls(given["rows"], given["dim"], given["exact"], stages)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"not the shape of a packed table: {error}") from error
+        shape.check()
+        return shape
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the shape as JSON."""
+        return {**asdict(self), "stages": [asdict(stage) for stage in self.stages]}
+
+    def check(self) -> None:
+        """Raise InputError unless the numbers fit each other."""
+        numbers = (self.rows, self.dim, self.exact, *(n for stage in self.stages for n in (stage.width, stage.rows)))
+        fits = all(isinstance(number, int) and number >= 0 for number in numbers) and self.dim > 0
+        fits = fits and self.exact <= self.rows and all(s.width > 0 and self.dim % s.width == 0 for s in self.stages)
+        counts = [self.rows - self.exact, *(stage.rows for stage in self.stages)]
+        if not fits or any(after > before for before, after in pairwise(counts)):
+            raise InputError(f"a packed table of {self.rows} x {self.dim} cannot have the stages {self.stages}")
+
+    def arrays(self, exact_dtype: torch.dtype = torch.float16) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of every stored array."""
+        found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "depths": ((-(-self.rows // 2),), torch.uint8),
+            "exact": ((self.exact, self.dim), exact_dtype),
+            "mean": ((self.dim,), torch.float32),
+            "rotation": ((self.dim, self.dim), torch.int8),
+            "rotation_scale": ((self.dim, 1), torch.float32),
+        }
+        for number, stage in enumerate(self.stages):
+            pieces = self.dim // stage.width
+            found[f"codes_{number}"] = ((pieces, stage.rows), torch.uint8)
+            found[f"book_{number}"] = ((1 if stage.shared else pieces, ENTRIES, stage.width), torch.int8)
+            found[f"scale_{number}"] = ((pieces, 1, 1), torch.float32)
+        return found
+
+    def nbytes(self, exact_dtype: torch.dtype = torch.float16) -> int:
+        """Bytes of every stored array."""
+        return sum(torch.Size(size).numel() * dtype.itemsize for size, dtype in self.arrays(exact_dtype).values())
+
+
+class PackedTable(nn.Module):
+    """The arrays of a packed table as buffers; reads rows, and multiplies by all of them without unfolding them."""
+
+    depths: Tensor  # (V / 2,) two rows a byte: the number of stages of each, or WHOLE
+    exact: Tensor  # (exact, d)
+    mean: Tensor  # (d,)
+    rotation: Tensor  # (d, d) int8
+    rotation_scale: Tensor  # (d, 1)
+
+    def __init__(self, shape: TableShape, exact_dtype: torch.dtype = torch.float16) -> None:
+        super().__init__()
+        self.shape = shape
+        for name, (size, dtype) in shape.arrays(exact_dtype).items():
+            self.register_buffer(name, torch.zeros(size, dtype=dtype))
+        self._slots = TensorCache[Tensor]()
+
+    @torch.no_grad()
+    def fill(self, arrays: Mapping[str, Tensor]) -> None:
+        """Set arrays by name."""
+        for name, array in arrays.items():
+            self.get_buffer(name).copy_(array)
+
+    def set_depths(self, depths: Tensor, exact: Tensor) -> None:
+        """Store the number of stages of every row (V,), and which rows stay whole."""
+        stored = depths.to(torch.uint8)
+        stored[exact] = WHOLE
+        stored = nn.functional.pad(stored, (0, len(stored) % 2))
+        self.fill({"depths": stored[::2] | (stored[1::2] << 4)})
+
+    def slots(self) -> Tensor:
+        """Return the place of every row (V,): whole rows first, then by falling number of stages."""
+        return self._slots.get([self.depths], self._place_rows)
+
+    @torch.no_grad()
+    def _place_rows(self) -> Tensor:
+        both = torch.stack([self.depths & 15, self.depths >> 4], 1)
+        order = torch.argsort(both.flatten()[: self.shape.rows].int(), descending=True, stable=True)
+        slots = torch.empty(self.shape.rows, dtype=torch.int32, device=order.device)
+        slots[order] = torch.arange(self.shape.rows, dtype=torch.int32, device=order.device)
+        return slots
+
+    def directions(self) -> Tensor:
+        """Return the rotation (d, d), float32."""
+        return self.rotation * self.rotation_scale
+
+    def book(self, number: int) -> Tensor:
+        """Return the books of a stage, float32: (pieces, ENTRIES, width)."""
+        return self.get_buffer(f"book_{number}") * self.get_buffer(f"scale_{number}")
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of ids (...): (..., d), float32."""
+        return self.rows_at(self.slots()[ids.flatten()].long()).unflatten(0, ids.shape)
+
+    def rows_at(self, slots: Tensor) -> Tensor:
+        """Return the rows at these places (n,): (n, d), float32."""
+        coded = slots - self.shape.exact
+        rows = self.mean + self.coefficients(coded) @ self.directions()
+        if self.shape.exact:
+            whole = self.exact[slots.clamp(max=self.shape.exact - 1)]
+            rows = torch.where((coded < 0)[:, None], whole.float(), rows)
+        return rows
+
+    def coefficients(self, coded: Tensor) -> Tensor:
+        """Return the sum of the codes of rows, by their place among the coded rows (n,): (n, d)."""
+        total = torch.zeros(len(coded), self.shape.dim, device=coded.device)
+        for number, stage in enumerate(self.shape.stages):
+            book = self.book(number)
+            codes = self.get_buffer(f"codes_{number}")[:, coded.clamp(0, stage.rows - 1)].long()  # (pieces, n)
+            pieces = torch.arange(len(book), device=coded.device)[:, None]
+            found = book[pieces, codes].transpose(0, 1).flatten(1)  # (n, d)
+            total = total + found * (coded < stage.rows)[:, None]
+        return total
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Return the products of vectors (..., d) with every row: (..., V), float32.
+
+        A few vectors: every entry of every book is multiplied once, then the products are summed by code. Many: blocks
+        of rows are decoded and multiplied. Neither unfolds the table.
+        """
+        flat = hidden.reshape(-1, self.shape.dim).float()  # (n, d)
+        by_slot = self._summed_products(flat) if len(flat) <= FEW else self._block_products(flat)
+        return by_slot[:, self.slots().long()].unflatten(0, hidden.shape[:-1])
+
+    def _block_products(self, flat: Tensor) -> Tensor:
+        every = torch.arange(self.shape.rows, device=flat.device)
+        return torch.cat([flat @ self.rows_at(slots).T for slots in every.split(BLOCK)], 1)
+
+    def _summed_products(self, flat: Tensor) -> Tensor:
+        found = torch.empty(len(flat), self.shape.rows, device=flat.device)
+        found[:, : self.shape.exact] = flat @ self.exact.float().T
+        found[:, self.shape.exact :] = (flat @ self.mean)[:, None]
+        rotated = flat @ self.directions().T  # (n, d)
+        for number, stage in enumerate(self.shape.stages):
+            pieces = rotated.reshape(len(flat), -1, stage.width).transpose(0, 1)  # (pieces, n, width)
+            products = pieces @ self.book(number).transpose(1, 2)  # (pieces, n, ENTRIES)
+            sums = found[:, self.shape.exact : self.shape.exact + stage.rows]
+            for product, codes in zip(products, self.get_buffer(f"codes_{number}"), strict=True):
+                sums += product.index_select(1, codes.int())
+        return found
