@@ -14,6 +14,7 @@ NAMES = {
     "sst2": "SST-2",
     "trec": "TREC",
     "banking77": "Banking77",
+    "man_pages": "manual pages",
     "tfidf": "TF-IDF + linear SVM, tuned",
     "nbsvm": "NB-SVM, tuned",
     "fasttext": "fastText, tuned",

@@ -1,5 +1,7 @@
 """What the tables of bytes and time say, in words: each sentence with the checks it rests on."""
 
+from collections.abc import Callable
+
 from ade.settings import parse_size
 from benchmarks import paper
 from benchmarks.book import Book, Record
@@ -81,6 +83,20 @@ def _floor(record: Record) -> list[float]:
 
 def _rate(record: Record, name: str, metric: str = "texts_per_second") -> float:
     return float(record["figures"][name][metric])
+
+
+def lexicon_costs(kind: str, device: str, test: Callable[[Record], bool]) -> Check:
+    """A test of the metrics of both modes in the table `lexicon`, on one kind of device; neither may be missing."""
+
+    def check(book: Book) -> bool:
+        found = [
+            each for each in book.everywhere("lexicon") if (each["kind"], each["device"]["kind"]) == (kind, device)
+        ]
+        if len(found) < 2:
+            raise MissingError("lexicon")
+        return all(test(record["figures"]) for record in found)
+
+    return check
 
 
 READINGS: dict[str, list[Claim]] = {
@@ -189,6 +205,26 @@ READINGS: dict[str, list[Claim]] = {
         says(
             "A run that stops getting better ends before its last step; these took them all.",
             every("costs", lambda r: r["figures"]["steps"] == r["settings"]["training"]["steps"], "training"),
+        ),
+    ],
+    "lexicon": [
+        says(
+            "AG News, preset strong. Fits with and without take turns in one process, after a short one to warm up; "
+            "three of each on a GPU, one on a CPU. Rates are those of one model with its lexicon and with it left out, "
+            "trained for 300 steps; raw text to label on a CPU (cold and warm as in `throughput`), full batches of 128 "
+            "tokens a text on a GPU, by the projected path in bfloat16."
+        ),
+        says(
+            "A fit with the lexicon takes at most 1.2 times as long as one without.",
+            lexicon_costs("lexicon_fit", "cuda", lambda figures: figures["ratio"] <= 1.2),
+        ),
+        says(
+            "On a CPU at least 75% of the rate is left, warm and cold.",
+            lexicon_costs("lexicon_rates", "cpu", lambda figures: min(figures["ratios"].values()) >= 0.75),
+        ),
+        says(
+            "On a GPU a batch takes at most 1.5 times as long.",
+            lexicon_costs("lexicon_rates", "cuda", lambda figures: max(figures["ratios"].values()) <= 1.5),
         ),
     ],
     "throughput": [

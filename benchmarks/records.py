@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 LIMIT, FP32, INT8 = "tokenizer alone", "MiniLM-L6 fp32, PyTorch", "MiniLM-L6 int8, ONNX Runtime"  # of the speed table
+FIRST, ALL = "first window", "whole text"  # what is read of a long text
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "ade-embeddings",

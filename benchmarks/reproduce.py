@@ -29,17 +29,24 @@ from benchmarks.context import run_context
 from benchmarks.explain import run_explain
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.install import run_install
+from benchmarks.joint import run_joint
+from benchmarks.lexicon_costs import run_fit, run_rates
 from benchmarks.peers import run_peer
 from benchmarks.records import Run
 from benchmarks.service import run_service
 from benchmarks.speed import run_distillation, run_latency, run_lookup, run_parameters, run_training
 from benchmarks.tables import SHALLOW, TABLES, quick, runs_of
 from benchmarks.throughput import run_throughput
+from benchmarks.windows import run_windows
 
 KINDS = {
     "demo": run_main_job,
     "ade": run_ade,
     "lexicon": run_lexicon,
+    "joint": run_joint,
+    "lexicon_fit": run_fit,
+    "lexicon_rates": run_rates,
+    "windows": run_windows,
     "peer": run_peer,
     "context": run_context,
     "explain": run_explain,
@@ -56,12 +63,17 @@ KINDS = {
     "install": run_install,
     "parameters": run_parameters,
 }
-TIMES = ("latency", "distillation", "training")
+TIMES = ("latency", "distillation", "training", "lexicon_fit", "lexicon_rates")
+CODED = ("ade", "lexicon", "joint", "context", "explain", "windows")  # kinds that use a codebook and may run at once
 GUESS = {  # seconds, before there is a record
     "demo": {"cpu": 220.0},
     "ade": {"cuda": 40.0, "cpu": 900.0},
     "peer": {"cuda": 60.0, "cpu": 120.0},
     "lexicon": {"cuda": 20.0, "cpu": 60.0},
+    "joint": {"cuda": 120.0, "cpu": 2400.0},
+    "windows": {"cuda": 60.0, "cpu": 1800.0},
+    "lexicon_fit": {"cuda": 100.0, "cpu": 1800.0},
+    "lexicon_rates": {"cuda": 30.0, "cpu": 180.0},
     "context": {"cuda": 120.0, "cpu": 900.0},
     "explain": {"cuda": 60.0, "cpu": 600.0},
     "compression": {"cpu": 60.0},
@@ -102,7 +114,7 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in SHALLOW
-    return run.kind in ("ade", "context", "explain", *TIMES)
+    return run.kind in ("ade", "joint", "context", "explain", "windows", *TIMES)
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:
@@ -126,7 +138,7 @@ def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, repo
     for run in todo:  # codebooks first, so that no two runs at once make the same
         if "folder_size" in run.settings:
             codebook_for_size(places, run.settings, load_rows(places, run.settings)[0], report)
-        elif run.kind in ("ade", "lexicon", "context", "explain"):
+        elif run.kind in CODED:
             codebook_for(
                 places, run.settings["teacher"], run.settings["distillation"], report, run.settings.get("corpus")
             )

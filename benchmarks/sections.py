@@ -3,6 +3,8 @@
 from benchmarks import paper
 from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, size_of
 from benchmarks.records import FP32, INT8, LIMIT
+from benchmarks.sections_lexicon import lexicon as lexicon
+from benchmarks.sections_lexicon import windows as windows
 from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, TABLES
 
 OVERVIEW = ("ADE", "ADE, taught", "tfidf", "fasttext", "model2vec", "minilm-l6")  # columns of the overview

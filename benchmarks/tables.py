@@ -44,6 +44,8 @@ BUDGETS, AS_IT_COMES = (1, 1.85, 2, 4, 8), "as it comes"  # MiB; 1.85 is a hundr
 METHOD_REVISIONS = {"paper's plain pairs": 2, "PQ (faiss)": 2, "RQ (faiss)": 2}  # raise when a method is changed
 PACKED = ("2.5 MB", "1.5 MB")  # model folders in all: weights, tokenizer and configuration
 ABLATED = ("ag_news", "wordnet")
+JOINT = (("ag_news", TEACHER), ("banking77", TEACHER))  # where a lexicon is also trained with the model
+RATES = [1.0, 10.0]  # how fast its scores may learn then, beside the model's weights
 QUICK_ROWS = 400  # rows of each split in the quick harness
 
 
@@ -151,6 +153,7 @@ def accuracy() -> Grid:
         row = {"ADE": whole, "ADE, taught": [taught_run(run) for run in whole], "ADE without lexicon": plain}
         alone = {"data": data, "teacher": teacher, "distillation": distillation_of(), "rows": 0, "seed": 0}
         row["lexicon alone"] = [Run(name, "lexicon", {**alone, "lexicon_revision": LEXICON})]
+        row["joint"] = [Run(name, "joint", {**whole[0].settings, "rates": RATES})] if (data, teacher) in JOINT else []
         row |= {peer: [peer_run(name, data, peer)] for peer in PEERS}
         grid[data if teacher == TEACHER else f"{data} ({teacher})"] = row
     return grid
@@ -197,6 +200,22 @@ def explain() -> Grid:
     run = ade_run("explain", "wordnet", teacher="wordllama", attend="gated", lexicon=True)
     run = changed(run, {"epochs": 2.5, "learning_rate": 1.5e-3, "dropout": 0.1}, texts=1000)
     return one(Run("explain", "explain", run.settings))
+
+
+def lexicon() -> Grid:
+    """What the lexicon costs: the time of a fit, and of predictions by a model of few steps, with against without."""
+    grid: Grid = {}
+    for mode in ("gated", "tokens"):
+        run = ade_run("lexicon", "ag_news", attend=mode, lexicon=True)
+        fit, rates = {**run.settings, "fits": {"cuda": 3, "cpu": 1}}, changed(run, {"steps": 300}).settings
+        grid[mode] = {"fit": [Run("lexicon", "lexicon_fit", fit)], "rates": [Run("lexicon", "lexicon_rates", rates)]}
+    return grid
+
+
+def windows() -> Grid:
+    """Long texts (`man_pages.py` makes the files): the first window against all of them."""
+    runs = seeds("windows", "man_pages", attend="gated", lexicon=True)
+    return one(*(Run("windows", "windows", {**run.settings, "least": 600}) for run in runs))
 
 
 def sat() -> Grid:
@@ -325,13 +344,8 @@ def lookup() -> Grid:
 
 def demo() -> Grid:
     """The main job of `make run`."""
-    return one(
-        Run(
-            "demo",
-            "demo",
-            {"revision": REVISION, "seed": 0, "epochs": 2.5, "attend": "gated", "lexicon_revision": LEXICON},
-        )
-    )
+    settings = {"revision": REVISION, "seed": 0, "epochs": 2.5, "attend": "gated", "lexicon_revision": LEXICON}
+    return one(Run("demo", "demo", settings))
 
 
 def install() -> Grid:
@@ -347,8 +361,8 @@ def one(*runs: Run) -> Grid:
 TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
-        demo, classification, accuracy, few, ablation, context, explain, sat, anchors, attend, gpe,
-        compression, size, packed, parameters, latency, costs, throughput, service, growth, lookup, install,
+        demo, classification, accuracy, few, ablation, context, explain, windows, sat, anchors, attend, gpe,
+        compression, size, packed, parameters, latency, costs, lexicon, throughput, service, growth, lookup, install,
     )
 }  # fmt: skip
 

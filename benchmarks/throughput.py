@@ -62,16 +62,16 @@ def run_throughput(run: Run, places: Places, report: Report) -> tuple[dict[str, 
         report("speed", done, len(systems), {})
         time.sleep(PAUSE)
         many = some if system.slow else texts
-        figures[name] = {**_rates(_timed(system, many), len(many)), "texts": len(many)}
-        figures[name]["one_ms"] = 1000 * statistics.median(_timed(system, [one], SINGLES))
+        figures[name] = {**_rates(seconds_of(system, many), len(many)), "texts": len(many)}
+        figures[name]["one_ms"] = 1000 * statistics.median(seconds_of(system, [one], SINGLES))
         if system.projection is not None:
-            figures[name]["cold_texts_per_second"] = len(many) / statistics.median(_timed(system, many, cold=True))
-            figures[name]["cold_one_ms"] = 1000 * statistics.median(_timed(system, [one], SINGLES, cold=True))
+            figures[name]["cold_texts_per_second"] = len(many) / statistics.median(seconds_of(system, many, cold=True))
+            figures[name]["cold_one_ms"] = 1000 * statistics.median(seconds_of(system, [one], SINGLES, cold=True))
     report("speed", len(systems), len(systems), {})
     return figures, {"data": about}
 
 
-def _timed(system: System, texts: list[str], repeats: int = REPEATS, cold: bool = False) -> list[float]:
+def seconds_of(system: System, texts: list[str], repeats: int = REPEATS, cold: bool = False) -> list[float]:
     """Seconds of every repeat; the first one warms up and is left out."""
     taken = []
     for _ in range(repeats + 1):

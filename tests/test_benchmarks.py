@@ -295,7 +295,7 @@ def test_throughput_is_measured_warm_and_cold():
     cold = {name for name, system in found.items() if system.projection is not None}
     assert cold == {"ADE tokens", "ADE gated", "ADE gated, packed"}
     for name, system in found.items():
-        assert len(throughput._timed(system, ["a b", "c"], 2, cold=name in cold)) == 2
+        assert len(throughput.seconds_of(system, ["a b", "c"], 2, cold=name in cold)) == 2
 
 
 def test_cold_means_that_no_row_is_kept():

@@ -115,7 +115,7 @@ def fit_model(
         check_labels(data)  # the rows that are left may have one class
     if data.problem != dev.problem or type(data) is not type(dev):
         raise InputError(f"the training rows are for {data.problem}, the dev rows for {dev.problem}")
-    architecture, accelerator = architecture or Architecture(), _accelerator(settings)
+    architecture, accelerator = architecture or Architecture(), make_accelerator(settings)
     dev = dev.relabelled(data.names)
 
     # The folder is claimed before anything takes time; of several processes the main one writes.
@@ -156,7 +156,8 @@ def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) 
     return predictor
 
 
-def _accelerator(settings: TrainingSettings) -> Accelerator:
+def make_accelerator(settings: TrainingSettings) -> Accelerator:
+    """What runs training on the device of the settings, in bfloat16 where a GPU has it."""
     device = resolve_device(settings.device)
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if AcceleratorState._shared_state and AcceleratorState().distributed_type == DistributedType.NO:
