@@ -17,6 +17,8 @@ from ade.errors import missing_package
 if TYPE_CHECKING:
     from ade.classifier import Classifier, Tagger
     from ade.codebook import Codebook
+    from ade.compression.compress import compress
+    from ade.compression.report import CompressionReport
     from ade.configuration import AdeConfig
     from ade.data.conll import TaggedDataset, load_tagged
     from ade.data.dataset import Dataset
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         PAPER,
         STRONG,
         Architecture,
+        CompressionSettings,
         DistillationSettings,
         TeachingSettings,
         TrainingSettings,
@@ -57,6 +60,7 @@ _MODULES = {  # module -> its public names
         "PAPER",
         "STRONG",
         "Architecture",
+        "CompressionSettings",
         "DistillationSettings",
         "TeachingSettings",
         "TrainingSettings",
@@ -76,6 +80,8 @@ _MODULES = {  # module -> its public names
     "training.train": ("train",),
     "training.schedule": ("held_back",),
     "training.soft_targets": ("LabelTeacher", "taught"),
+    "compression.compress": ("compress",),
+    "compression.report": ("CompressionReport",),
     "runtime.runtime": ("Runtime",),
     "runtime.load": ("load",),
     "inspector.words": ("inspect_words",),
@@ -95,7 +101,7 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "load", "Explanation",
     "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back",
     "taught", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector",
-    "export",
+    "export", "compress", "CompressionSettings", "CompressionReport",
 ]  # fmt: skip
 
 

@@ -172,6 +172,36 @@ class TeachingSettings:
 
 
 @dataclass(frozen=True)
+class CompressionSettings:
+    """Settings of `compress`: how the embedding table of another model is packed."""
+
+    size: str = field(default="", metadata={"help": "bytes of the packed table, as 12MB"})
+    ratio: float = field(default=16.0, metadata={"help": "without a size: how many times smaller than in float32"})
+    head: Literal["tied", "input", "both"] = field(
+        default="tied",
+        metadata={
+            "help": "tied: one packed table for input and output where the model ties them, else the input alone; "
+            "input: the input alone; both: an untied output table too, in as many bytes again"
+        },
+    )
+    max_loss: float = field(
+        default=0.0,
+        metadata={"help": "most loss on held-back text in percent; more bytes are spent until it holds; 0 for none"},
+    )
+    tune_steps: int = field(default=400, metadata={"help": "optimizer steps of --tune"})
+    seed: int = field(default=0, metadata={"help": "random seed"})
+    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+
+    def __post_init__(self) -> None:
+        if self.size:
+            parse_size(self.size)  # raises for what is no size
+        _need(1 <= self.ratio <= 256, "ratio", "between 1 and 256", self.ratio)
+        _need(0 <= self.max_loss <= 100, "max_loss", "between 0 and 100", self.max_loss)
+        _need(self.tune_steps >= 1, "tune_steps", "at least 1", self.tune_steps)
+        _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
+
+
+@dataclass(frozen=True)
 class ServiceSettings:
     """Settings of `ade serve`: limits of a request, and how concurrent requests are batched."""
 

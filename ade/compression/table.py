@@ -132,6 +132,10 @@ class PackedTable(nn.Module):
         """Return the rotation (d, d), float32."""
         return self.rotation * self.rotation_scale
 
+    def center(self) -> Tensor:
+        """Return the mean (d,), float32."""
+        return self.mean
+
     def book(self, number: int) -> Tensor:
         """Return the books of a stage, float32: (pieces, ENTRIES, width)."""
         return self.get_buffer(f"book_{number}") * self.get_buffer(f"scale_{number}")
@@ -143,7 +147,7 @@ class PackedTable(nn.Module):
     def rows_at(self, slots: Tensor) -> Tensor:
         """Return the rows at these places (n,): (n, d), float32."""
         coded = slots - self.shape.exact
-        rows = self.mean + self.coefficients(coded) @ self.directions()
+        rows = self.center() + self.coefficients(coded) @ self.directions()
         if self.shape.exact:
             whole = self.exact[slots.clamp(max=self.shape.exact - 1)]
             rows = torch.where((coded < 0)[:, None], whole.float(), rows)
@@ -177,7 +181,7 @@ class PackedTable(nn.Module):
     def _summed_products(self, flat: Tensor) -> Tensor:
         found = torch.empty(len(flat), self.shape.rows, device=flat.device)
         found[:, : self.shape.exact] = flat @ self.exact.float().T
-        found[:, self.shape.exact :] = (flat @ self.mean)[:, None]
+        found[:, self.shape.exact :] = (flat @ self.center())[:, None]
         rotated = flat @ self.directions().T  # (n, d)
         for number, stage in enumerate(self.shape.stages):
             pieces = rotated.reshape(len(flat), -1, stage.width).transpose(0, 1)  # (pieces, n, width)

@@ -1,83 +1,141 @@
-"""How often each row of a table is expected to be read: from text, or from word lists of many languages."""
+"""How often each row of a table is expected to be read: from text, from word lists of many languages, or from both.
+
+What the tokenizer says of its own tokens (the probabilities of a Unigram model, the order in which merges were learned)
+fills in the tokens that neither has.
+"""
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from ade.errors import InputError
+from ade.progress import Report, silent
 
 BATCH = 2048  # texts tokenized at once
-WITHOUT_SPACES = ("zh", "ja")  # languages whose words stand without spaces
 WORDS = 20_000  # of a language
-FORMS = ((str, 0.85, WORDS), (str.capitalize, 0.13, 8000), (str.upper, 0.02, 2000))  # of a word, shares, how many
+FORMS: tuple[tuple[Callable[[str], str], float, int], ...] = (  # of a word, their shares, and of how many words
+    (str, 0.85, WORDS), (str.capitalize, 0.13, 8000), (str.upper, 0.02, 2000),
+)  # fmt: skip
+WITHOUT_SPACES = ("zh", "ja")  # languages whose words stand without spaces
 PUNCTUATION = {",": 0.05, ".": 0.05, "-": 0.01, "'": 0.01, '"': 0.01, "\n": 0.01}  # shares of tokens
 PUNCTUATION |= dict.fromkeys("?!:;()/%", 0.003) | dict.fromkeys("\u3002\u3001\uff0c", 0.002)
 NUMBERS = tuple(str(number) for number in (*range(101), *range(1900, 2031)))
+EARLY = 1000  # tokens by order of learning count as 1 / (rank + EARLY)
+OWN = 0.5  # weight of what the tokenizer says beside word lists
+SMOOTHING = 0.3  # weight of what is expected beside what was counted
 
 
-def count_use(tokenizer: Any, texts: Iterable[str], rows: int) -> Tensor:
+def row_use(
+    tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), languages: Sequence[str] = (), report: Report = silent
+) -> Tensor:
+    """Return the expected share of each row (rows,): counted in texts if there are any, smoothed by what is known."""
+    counts = count_use(tokenizer, texts, rows)
+    if counts.sum() == 0:
+        return _expected(tokenizer, rows, languages, report)
+    own = own_use(tokenizer, rows)
+    return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own
+
+
+def count_use(tokenizer: Tokenizer, texts: Iterable[str], rows: int) -> Tensor:
     """Count the tokens of texts: (rows,)."""
-    counts = np.zeros(rows, np.float64)
-    for batch in _batches(texts):
-        for ids in tokenizer(batch, add_special_tokens=True)["input_ids"]:
-            counts += np.bincount(np.asarray(ids, np.int64), minlength=rows)[:rows] if len(ids) else 0
+    counts, texts = np.zeros(rows), iter(texts)
+    while batch := list(islice(texts, BATCH)):
+        ids = _tokens(tokenizer, batch)[0]
+        counts += np.bincount(ids, minlength=rows)[:rows]
     return torch.from_numpy(counts)
 
 
-def expected_use(tokenizer: Any, rows: int, languages: Sequence[str] = ()) -> Tensor:
-    """Return the expected share of each token (rows,) by the frequencies of words in many languages.
+def own_use(tokenizer: Tokenizer, rows: int) -> Tensor:
+    """Return what the tokenizer's model says of the share of each token (rows,)."""
+    model = json.loads(tokenizer.to_str())["model"]
+    shares = np.zeros(rows)
+    if model["type"] == "Unigram":
+        scores = np.array([score for _, score in model["vocab"]])
+        scores = np.where(scores < 0, scores, -np.inf)  # special tokens have the score 0
+        shares[: len(scores)] = np.exp(scores)[:rows]
+    else:
+        ranks = np.arange(rows, dtype=float)
+        if model["type"] == "BPE":
+            merged = ["".join(pair) if isinstance(pair, list) else pair.replace(" ", "") for pair in model["merges"]]
+            ranks = np.zeros(rows)
+            for rank, token in enumerate(merged):
+                ranks[min(model["vocab"].get(token, 0), rows - 1)] = rank
+        shares = 1 / (ranks + EARLY)
+    return torch.from_numpy(shares / max(shares.sum(), 1e-300))
 
-    Without `languages`, those of the word lists, each counting by how well the tokenizer knows it: the share of its
-    words that are one token, cubed. Raises InputError where the word lists are not installed.
-    """
+
+def word_lists(languages: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+    """Return the most frequent words of languages, or of all that there are lists for, with their frequencies."""
     if importlib.util.find_spec("wordfreq") is None:
         raise InputError("word frequencies need: pip install 'ade-embeddings[compress]'; or give --corpus FILE")
     import wordfreq
 
     known = sorted(wordfreq.available_languages("small"))
-    missing = set(languages) - set(known)
-    if missing:
+    if missing := set(languages) - set(known):
         raise InputError(f"no word list for {', '.join(sorted(missing))}; there are: {' '.join(known)}")
+    return {
+        language: dict(islice(wordfreq.get_frequency_dict(language, "small").items(), WORDS))
+        for language in languages or known
+    }
+
+
+def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report: Report) -> Tensor:
+    """Return the expected share of each token by the frequencies of words in many languages.
+
+    Without `languages`, all that there are lists for, each counting by how well the tokenizer knows it: the share of
+    its words that are one token, cubed.
+    """
+    lists = word_lists(languages)
     total, everything = np.zeros(rows), 0.0
-    for language in languages or known:
-        shares, single = _use_in(tokenizer, rows, wordfreq.get_frequency_dict(language, "small"), language)
+    for number, (language, words) in enumerate(lists.items()):
+        report("words", number, len(lists), {})
+        shares, single = _use_in(tokenizer, rows, words, language)
         weight = 1.0 if languages else single**3
         total, everything = total + weight * shares, everything + weight
-    total /= everything
+    report("words", len(lists), len(lists), {})
+    total /= max(everything, 1e-300)
+
     for mark, share in (*PUNCTUATION.items(), *((number, 0.02 / len(NUMBERS)) for number in NUMBERS)):
-        ids = tokenizer(mark, add_special_tokens=False)["input_ids"]
-        for token in ids[-1:]:
+        for token in tokenizer.encode(mark, add_special_tokens=False).ids[-1:]:
             total[token] += share
-    return torch.from_numpy(total)
+    return (1 - OWN) * torch.from_numpy(total / total.sum()) + OWN * own_use(tokenizer, rows)
 
 
-def _use_in(tokenizer: Any, rows: int, words: dict[str, float], language: str) -> tuple[np.ndarray, float]:
+def best_known(tokenizer: Tokenizer, languages: Sequence[str], most: int) -> dict[str, dict[str, float]]:
+    """Return the word lists of the languages that a tokenizer knows best: most of their words are one token."""
+    lists = word_lists(languages)
+    single = {
+        language: np.mean(_tokens(tokenizer, [" " + word for word in list(words)[:500]])[1] == 1)
+        for language, words in lists.items()
+    }
+    chosen = sorted(lists, key=lambda language: -single[language])[:most]
+    return {language: lists[language] for language in sorted(chosen)}
+
+
+def _use_in(tokenizer: Tokenizer, rows: int, words: dict[str, float], language: str) -> tuple[np.ndarray, float]:
     """Return the share of each token in a language, and the share of its words that are a single token."""
     before = "" if language in WITHOUT_SPACES else " "
-    shares, single, everything = np.zeros(rows), 0.0, sum(words.values())
-    names, frequencies = list(words), np.array(list(words.values())) / everything  # most frequent first
+    names, frequencies = list(words), np.array(list(words.values()))  # most frequent first
+    frequencies /= frequencies.sum()
+    shares, single = np.zeros(rows), 0.0
     for form, share, most in FORMS:
         for start in range(0, min(most, len(names)), BATCH):
-            batch = [before + form(word) for word in names[start : start + BATCH]]
-            found = tokenizer(batch, add_special_tokens=False)["input_ids"]
-            lengths = np.array([len(ids) for ids in found])
-            weights = share * frequencies[start : start + BATCH]
-            ids = np.concatenate([np.asarray(ids, np.int64) for ids in found]) if lengths.sum() else np.zeros(0, int)
-            shares += np.bincount(ids, np.repeat(weights, lengths), minlength=rows)[:rows]
+            ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[start : start + BATCH]])
+            weights = frequencies[start : start + BATCH]
+            shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
             single += float(weights[lengths <= 1].sum()) if form is str else 0.0
-    return shares / shares.sum(), single / FORMS[0][1]
+    return shares / shares.sum(), single
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+def _tokens(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the token ids of texts, one after the other, and how many each text has."""
+    found = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    lengths = np.array([len(ids) for ids in found])
+    ids = np.fromiter((token for ids in found for token in ids), np.int64, int(lengths.sum()))
+    return ids, lengths

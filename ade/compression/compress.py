@@ -1,0 +1,192 @@
+"""`compress`: a Hugging Face model -> the same model with its embedding table packed, in a folder of its own.
+
+Load, count how often rows are used, code the table, tune it where there is text for it, put it into the model, measure
+on text that was held back, and write the folder.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.quantizer import replace_tables
+from ade.compression.replacement import find_tables
+from ade.compression.report import (
+    MAX_TOKENS,
+    SAMPLED,
+    TEXTS,
+    CompressionReport,
+    losses,
+    measure_of,
+    outputs_of,
+    sampled_texts,
+    token_ids,
+)
+from ade.compression.folder import save_compressed, transformer_folder
+from ade.compression.source import body_of, is_decoder, load_model, source_folder
+from ade.compression.table import PackedTable
+from ade.compression.tuning import TuningSettings, tune
+from ade.compression.use import best_known, row_use
+from ade.data.reading import read_texts
+from ade.devices import resolve_device
+from ade.errors import InputError
+from ade.files import new_folder
+from ade.progress import Report, silent
+from ade.settings import CompressionSettings, parse_size
+
+HELD_BACK = 20  # every so many texts of a corpus one is held back, up to TEXTS
+MOST = 2_000_000  # texts of a corpus that are counted
+GROWTH = 1.25  # bytes are multiplied by this until the loss is small enough
+MARKERS = ("config.json", "compression.json")
+TUNING_TEXTS = 200_000
+METRIC_TEXTS = 100
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text to count rows in, and text to measure on, by file or language."""
+
+    counted: list[str]
+    held_back: dict[str, list[str]]
+
+
+def compress(
+    source: str | Path,
+    out: str | Path,
+    settings: CompressionSettings | None = None,
+    corpus: Sequence[str | Path] = (),
+    tune_on: Sequence[str | Path] = (),
+    languages: Sequence[str] = (),
+    overwrite: bool = False,
+    report: Report = silent,
+) -> CompressionReport:
+    """Write a model with its embedding table packed to the folder `out`; returns bytes and losses.
+
+    `corpus` are text files like those the model will read, one text a line (or CSV, JSON lines, Parquet): they say
+    which rows are used, and some of their texts are held back to measure the loss. Without one, word frequencies of
+    many languages do. `tune_on` are text files to tune the packed table with, no labels needed.
+    """
+    settings, out = settings or CompressionSettings(), Path(out)
+    with new_folder(out, MARKERS, overwrite) as draft, source_folder(source) as folder:
+        texts = _read_corpus(corpus)
+        tuning = [text for file in tune_on for text in _some(file, TUNING_TEXTS)]
+        job = _Job(folder, settings, texts, tuning, languages, report)
+        model, table, found = job.run()
+        save_compressed(model, folder, draft)
+        sizes = [{"before": _bytes(folder, kind), "after": _bytes(draft, kind)} for kind in ("*.safetensors", "*")]
+        result = CompressionReport(
+            str(source), table, sizes[0], sizes[1], measure_of(model), found, {"settings": asdict(settings)}
+        )
+        (draft / "compression.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", "utf8")
+        card = draft / "README.md"
+        card.write_text((card.read_text("utf8") if card.exists() else "") + result.card(), "utf8")
+    return result
+
+
+@dataclass
+class _Job:
+    """A model on its way to being compressed."""
+
+    folder: Path
+    settings: CompressionSettings
+    corpus: Corpus
+    tuning: list[str]
+    languages: Sequence[str]
+    report: Report
+
+    def run(self) -> tuple[Any, dict[str, int], dict[str, float]]:
+        """Code, tune and measure; with `max_loss`, again with more bytes until the loss is small enough.
+
+        Returns the model, the bytes of its tables before and after, and the losses.
+        """
+        use, before, size = None, None, 0
+        while True:
+            model, tokenizer = load_model(self.folder)
+            model.to(resolve_device(self.settings.device))
+            weights = self._weights(model)
+            rows, dim = next(iter(weights.values())).shape
+            size = int(size * GROWTH) if size else self._first_size(rows, dim)
+            if use is None or before is None:
+                backend = tokenizer.backend_tokenizer
+                use = row_use(backend, rows, self.corpus.counted, self.languages, self.report)
+                held_back = self.corpus.held_back or sampled_texts(best_known(backend, self.languages, SAMPLED))
+                before = outputs_of(model, tokenizer, held_back, self.report)
+
+            sizes = {"before": sum(weight.numel() * weight.element_size() for weight in weights.values())}
+            packed = {name: self._pack(model, tokenizer, name, weight, use, size) for name, weight in weights.items()}
+            replace_tables(model, packed, tie_head=self.settings.head != "input")
+            sizes["after"] = sum(table.shape.nbytes(table.exact.dtype) for table in packed.values())
+            found = losses(model, before, outputs_of(model, tokenizer, held_back, self.report))
+            worst = max(found.values(), default=0.0)
+            if not self.settings.max_loss or worst <= self.settings.max_loss:
+                return model, sizes, found
+            if size * GROWTH > rows * dim:
+                raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
+
+    def _weights(self, model: Any) -> dict[str, Tensor]:
+        """Return the tables to pack, by the names of their modules."""
+        tables = find_tables(model)
+        names = [tables.input]
+        if self.settings.head == "both":
+            if tables.head is None or tables.tied:
+                raise InputError("--head both is for models with an output table of their own; this one has none")
+            names.append(tables.head)
+        return {name: model.get_submodule(name).weight.detach() for name in names}
+
+    def _first_size(self, rows: int, dim: int) -> int:
+        given = self.settings.size
+        return parse_size(given) if given else int(4 * rows * dim / self.settings.ratio)
+
+    def _pack(self, model: Any, tokenizer: Any, name: str, weight: Tensor, use: Tensor, size: int) -> PackedTable:
+        """Code a table, and tune it where there is text for it."""
+        tables = find_tables(model)
+        scored = is_decoder(model) and (name == tables.head or (tables.tied and self.settings.head != "input"))
+        metric = self._metric(model, tokenizer) if scored else None
+        special = [token for token in tokenizer.all_special_ids if token < len(weight)]
+        settings = CoderSettings(size, self.settings.seed)
+        packed = encode_table(weight.cpu(), use, special, settings, metric, self.report)
+        if not self.tuning or name != tables.input:
+            return packed
+        ids = [row for row in token_ids(tokenizer, self.tuning) if len(row) > 1]
+        steps = TuningSettings(steps=self.settings.tune_steps, seed=self.settings.seed)
+        layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
+        return tune(body_of(model), layers, packed, ids, weight if scored else None, steps, self.report)
+
+    @torch.inference_mode()
+    def _metric(self, model: Any, tokenizer: Any) -> Tensor | None:
+        """Return the second moments of what the output table is multiplied by (d, d): logits count, not rows."""
+        texts = self.corpus.counted[:METRIC_TEXTS]
+        total: Tensor | None = None
+        for ids in token_ids(tokenizer, texts):
+            row = torch.tensor([ids[:MAX_TOKENS]], device=model.device)
+            states = body_of(model)(input_ids=row).last_hidden_state[0].float()
+            total = states.T @ states + (0 if total is None else total)
+        return None if total is None else total.cpu()
+
+
+def _bytes(folder: Path, kind: str) -> int:
+    return sum(file.stat().st_size for file in folder.rglob(kind) if file.is_file())
+
+
+def _read_corpus(files: Sequence[str | Path]) -> Corpus:
+    counted: list[str] = []
+    held_back: dict[str, list[str]] = {}
+    for file in files:
+        kept: list[str] = []
+        for number, text in enumerate(_some(file, MOST)):
+            (kept if number % HELD_BACK == 0 and len(kept) < TEXTS else counted).append(text)
+        held_back[Path(file).name] = kept
+    return Corpus(counted, held_back)
+
+
+def _some(file: str | Path, most: int) -> list[str]:
+    """Return the first texts of a file that are not empty."""
+    with read_texts(file) as rows:
+        texts = (str(row[rows.text]) for row in rows)
+        return list(islice((text for text in texts if text.strip()), most))

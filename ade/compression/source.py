@@ -1,0 +1,91 @@
+"""The model to compress: a Hugging Face folder, a hub name, or a folder with a GGUF file, which is converted first."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from ade.errors import InputError, first_line
+from ade.files import looks_like_hub_name
+from ade.progress import quiet
+
+WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "README.md", "LICENSE*", "*/config.json"]
+DECODERS = ("ForCausalLM", "LMHeadModel")
+
+
+@contextmanager
+def source_folder(source: str | Path) -> Iterator[Path]:
+    """Yield the folder of a model in Hugging Face's layout: downloaded or converted where it has to be."""
+    path = Path(source)
+    if not path.is_dir():
+        yield _download(str(source))
+    elif (path / "config.json").exists():
+        yield path
+    elif found := sorted(path.glob("*.gguf")):
+        with TemporaryDirectory() as converted:
+            _convert(path, found[0].name, Path(converted))
+            yield Path(converted)
+    else:
+        raise InputError(f"{path}: holds neither a Hugging Face config.json nor a .gguf file")
+
+
+def load_model(folder: Path) -> tuple[Any, Any]:
+    """Load a model with the class its config names, and its tokenizer; safetensors only, never remote code."""
+    import transformers
+
+    try:
+        named = json.loads((folder / "config.json").read_text("utf8")).get("architectures") or []
+        kind = getattr(transformers, str(named[0]), None) if named else None
+        kind = kind or transformers.AutoModel
+        with quiet():
+            model = kind.from_pretrained(folder, use_safetensors=True, trust_remote_code=False)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except InputError:
+        raise
+    except Exception as error:  # of any library: the folder is damaged or of another kind
+        raise InputError(f"{folder}: not a model transformers can load ({first_line(error)})") from None
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise InputError(f"{folder}: needs a tokenizer with a tokenizer.json")
+    return model.eval(), tokenizer
+
+
+def is_decoder(model: Any) -> bool:
+    """Whether the model predicts the next token."""
+    return type(model).__name__.endswith(DECODERS)
+
+
+def body_of(model: Any) -> Any:
+    """Return the part of a model that gives hidden states."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        return model.get_encoder()
+    return model.base_model
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    if not looks_like_hub_name(name):
+        raise InputError(f"{name}: no such folder")
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED))
+    except Exception as error:
+        raise InputError(f"{name}: neither a folder nor a reachable hub name ({first_line(error)})") from None
+
+
+def _convert(folder: Path, file: str, out: Path) -> None:
+    """Write a GGUF model as a Hugging Face folder in float16."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with quiet():
+            model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float16)
+            AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
+            model.save_pretrained(out)
+    except ImportError as error:
+        raise InputError(f"{file}: reading GGUF needs: pip install gguf ({first_line(error)})") from None
+    except Exception as error:
+        raise InputError(f"{folder / file}: not a model transformers can convert ({first_line(error)})") from None

@@ -1,0 +1,197 @@
+"""Tune a packed table without labels: the model's outputs with it come closer to its outputs with the original table.
+
+Codes stay as they are; books, rotation and mean are trained. The target is the model itself: hidden states for encoders
+(one minus the cosine, of tokens and of their mean), the distribution of the next token for decoders (KL divergence over
+the tokens of the text, a trimmed vocabulary). The layers are frozen and are run with both tables.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ade.compression.table import PackedTable
+from ade.errors import InputError
+from ade.progress import Report, silent
+
+WARMUP = 0.05  # of all steps
+CANDIDATES = 16_384  # most tokens the next-token distribution is compared on
+
+
+@dataclass(frozen=True)
+class TuningSettings:
+    """How a table is tuned."""
+
+    steps: int = field(default=400, metadata={"help": "optimizer steps"})
+    batch: int = field(default=32, metadata={"help": "texts a step"})
+    learning_rate: float = field(default=0.01, metadata={"help": "peak learning rate, relative to each array's scale"})
+    max_tokens: int = field(default=64, metadata={"help": "tokens of a text"})
+    seed: int = field(default=0, metadata={"help": "random seed"})
+
+
+class TrainableTable(PackedTable):
+    """A packed table whose books, rotation and mean are parameters in float32."""
+
+    def __init__(self, packed: PackedTable) -> None:
+        super().__init__(packed.shape, packed.exact.dtype)
+        self.load_state_dict(packed.state_dict())
+        self.books = nn.ParameterList(nn.Parameter(packed.book(n)) for n in range(len(packed.shape.stages)))
+        self.rotation_values = nn.Parameter(packed.directions())
+        self.mean_values = nn.Parameter(packed.mean.clone())
+
+    def book(self, number: int) -> Tensor:
+        """Return the books of a stage as they are trained; a shared book has a scale for each piece."""
+        return self.books[number]
+
+    def directions(self) -> Tensor:
+        """Return the rotation as it is trained."""
+        return self.rotation_values
+
+    def center(self) -> Tensor:
+        """Return the mean as it is trained."""
+        return self.mean_values
+
+    @torch.no_grad()
+    def packed(self) -> PackedTable:
+        """Return the table with its arrays as bytes again."""
+        made = PackedTable(self.shape, self.exact.dtype)
+        made.load_state_dict({name: value for name, value in self.state_dict().items() if name in made.state_dict()})
+        made.fill({"mean": self.mean_values})
+        scale = self.rotation_values.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+        made.fill({"rotation": (self.rotation_values / scale).round(), "rotation_scale": scale})
+        for number, stage in enumerate(self.shape.stages):
+            book = self.books[number]  # (pieces, ENTRIES, w)
+            if stage.shared:  # one book again: the mean of what the pieces learned, in units of their scale
+                relative = self.get_buffer(f"scale_{number}")
+                shared = (book * relative).sum(0, keepdim=True) / relative.square().sum()
+                top = shared.abs().max().clamp(min=1e-12) / 127
+                made.fill({f"book_{number}": (shared / top).round(), f"scale_{number}": relative * top})
+            else:
+                top = book.abs().amax((1, 2), keepdim=True).clamp(min=1e-12) / 127
+                made.fill({f"book_{number}": (book / top).round(), f"scale_{number}": top})
+        return made
+
+
+class Swap:
+    """Puts rows into a model in place of what its embedding layers return, for as long as it is asked to."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.table: PackedTable | None = None
+        self.handles = [layer.register_forward_hook(self._replace) for layer in layers]
+
+    def _replace(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        if self.table is None:
+            return None
+        scale = getattr(layer, "scalar_embed_scale", 1.0)
+        return (self.table(inputs[0]) * scale).to(output.dtype)
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        for handle in self.handles:
+            handle.remove()
+
+
+def tune(
+    body: nn.Module,
+    layers: Sequence[nn.Module],
+    packed: PackedTable,
+    texts: Sequence[Sequence[int]],
+    original: Tensor | None,
+    settings: TuningSettings,
+    report: Report = silent,
+) -> PackedTable:
+    """Return the tuned table.
+
+    `body` gives hidden states, `layers` are its embedding layers with the original table, `texts` token ids. With
+    `original` (V, d), the table of a tied head, next-token distributions are compared, without it hidden states.
+    """
+    if not texts:
+        raise InputError("there is no text to tune with")
+    device = next(body.parameters()).device
+    torch.manual_seed(settings.seed)
+    trained = TrainableTable(packed).to(device)
+    candidates = _candidates(texts, device) if original is not None else None
+    parameters = [p for p in trained.parameters() if p.numel()]
+    groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))} for p in parameters]
+    optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
+
+    swap = Swap(layers)
+    was_training = body.training
+    body.eval().requires_grad_(False)
+    try:
+        average = 0.0
+        for step, (ids, mask) in enumerate(_batches(texts, settings, device)):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * group["scale"] * _schedule(step, settings.steps)
+            loss = _loss(body, swap, trained, ids, mask, original, candidates)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            average = float(loss.detach()) if step == 0 else 0.95 * average + 0.05 * float(loss.detach())
+            if not math.isfinite(average):
+                raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
+            report("tune", step + 1, settings.steps, {"loss": average})
+    finally:
+        swap.remove()
+        body.train(was_training)
+    return trained.cpu().packed()
+
+
+def _schedule(step: int, steps: int) -> float:
+    warm = max(1, int(WARMUP * steps))
+    return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def _batches(
+    texts: Sequence[Sequence[int]], settings: TuningSettings, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield ids and mask of random texts of alike length, `steps` times."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    for _ in range(settings.steps):
+        around = torch.randint(len(texts), (4 * settings.batch,), generator=generator).tolist()
+        around.sort(key=lambda row: len(texts[row]))
+        at = int(torch.randint(max(1, len(around) - settings.batch + 1), (), generator=generator))
+        chosen = [list(texts[row])[: settings.max_tokens] for row in around[at : at + settings.batch]]
+        longest = max(len(ids) for ids in chosen)
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in chosen])
+        mask = torch.arange(longest) < torch.tensor([len(row) for row in chosen])[:, None]
+        yield ids.to(device), mask.to(device)
+
+
+def _candidates(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    counts = torch.bincount(torch.tensor([token for ids in texts for token in ids]))
+    most = counts.argsort(descending=True)[: min(CANDIDATES, int((counts > 0).sum()))]
+    return most.sort().values.to(device)
+
+
+def _loss(
+    body: nn.Module,
+    swap: Swap,
+    trained: TrainableTable,
+    ids: Tensor,
+    mask: Tensor,
+    original: Tensor | None,
+    candidates: Tensor | None,
+) -> Tensor:
+    """The distance of the outputs with the packed table from those with the original one."""
+    swap.table = None
+    with torch.no_grad():
+        target = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+    swap.table = trained
+    found = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+    if original is None or candidates is None:
+        return distance(found, target, mask)
+    with torch.no_grad():
+        wanted = target[mask] @ original[candidates.to(original.device)].to(target).T  # (n, candidates)
+    scores = found[mask] @ trained(candidates).T
+    return F.kl_div(scores.log_softmax(1), wanted.log_softmax(1), log_target=True, reduction="batchmean")
+
+
+def distance(found: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """One minus the cosine of hidden states (B, T, d): mean over tokens, plus that of their means over a text."""
+    tokens = 1 - F.cosine_similarity(found[mask], target[mask], dim=1).mean()
+    share = mask[..., None] / mask.sum(1).clamp(min=1)[:, None, None]
+    return tokens + 1 - F.cosine_similarity((found * share).sum(1), (target * share).sum(1), dim=1).mean()

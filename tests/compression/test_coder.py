@@ -1,0 +1,104 @@
+"""The coder: bytes within the budget, use decides who is kept well, a metric moves the error where it costs less."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ade.compression.coder import CoderSettings, assign, encode_table, kmeans, widths_of
+from ade.errors import InputError
+
+ROWS, DIM = 1500, 48
+
+
+@pytest.fixture(scope="module")
+def table() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.linspace(2, 0.2, DIM)  # some directions matter more
+    mixed = torch.linalg.qr(torch.randn(DIM, DIM, generator=generator)).Q
+    return torch.randn(ROWS, DIM, generator=generator) * spread @ mixed + 0.5
+
+
+def error(table: torch.Tensor, use: torch.Tensor, size: int, **given: object) -> torch.Tensor:
+    packed = encode_table(table, use, [0, 7], CoderSettings(size), **given)  # type: ignore[arg-type]
+    return (packed(torch.arange(len(table))) - table).square().sum(1)
+
+
+def test_the_size_is_kept_and_more_bytes_err_less(table: torch.Tensor) -> None:
+    use = 1 / torch.arange(1, ROWS + 1)
+    errors = []
+    for size in (25_000, 40_000, 70_000):
+        packed = encode_table(table, use, [0, 7], CoderSettings(size))
+        stored = sum(array.numel() * array.element_size() for array in packed.state_dict().values())
+        assert stored == packed.shape.nbytes(torch.float32) <= size
+        assert stored > size / 2  # and spent, but for books that would not pay
+        errors.append(float((packed(torch.arange(ROWS)) - table).square().sum()))
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_too_few_bytes_are_refused(table: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="too few for a table of 1,500 x 48"):
+        encode_table(table, torch.ones(ROWS), [], CoderSettings(1000))
+
+
+def test_special_rows_stay_exact(table: torch.Tensor) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        narrow = table.to(dtype)
+        packed = encode_table(narrow, torch.ones(ROWS), [0, 7, 1499], CoderSettings(40_000))
+        assert torch.equal(packed(torch.tensor([0, 7, 1499])), narrow[[0, 7, 1499]].float())
+
+
+def test_rows_in_use_are_kept_better(table: torch.Tensor) -> None:
+    use = torch.ones(ROWS)
+    use[500:600] = 1000
+    errors = error(table, use, 40_000)
+    assert errors[500:600].mean() < errors[600:].mean() / 4
+
+
+def test_a_metric_moves_the_error_to_directions_that_matter_less(table: torch.Tensor) -> None:
+    metric = torch.zeros(DIM, DIM)
+    metric[3, 3] = 1.0
+    use = torch.ones(ROWS)
+    plain, moved = (
+        encode_table(table, use, [], CoderSettings(40_000), given)(torch.arange(ROWS)) - table
+        for given in (None, metric)
+    )
+    assert moved[:, 3].square().mean() < plain[:, 3].square().mean() / 2
+
+
+def test_directions_that_rows_share_are_used(table: torch.Tensor) -> None:
+    """Books for the numbers as they are, as product quantization has them, err more with the same codes."""
+    packed = encode_table(table, torch.ones(ROWS), [], CoderSettings(29_800))
+    assert [stage.rows for stage in packed.shape.stages] == [ROWS]
+    width, plain = packed.shape.stages[0].width, torch.empty_like(table)
+    for start in range(0, DIM, width):
+        part = table[:, start : start + width].contiguous()
+        book = kmeans(part, torch.ones(ROWS), 0)
+        plain[:, start : start + width] = book[assign(part, book)]
+    found = packed(torch.arange(ROWS))
+    assert (found - table).square().sum() < 0.9 * (plain - table).square().sum()
+
+
+def test_the_same_seed_gives_the_same_bytes(table: torch.Tensor) -> None:
+    use = torch.rand(ROWS, generator=torch.Generator().manual_seed(1))
+    first, again = (encode_table(table, use, [3], CoderSettings(40_000)).state_dict() for _ in range(2))
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@given(st.integers(1, 900), st.integers(1, 12), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_assign_finds_the_nearest_entry(count: int, width: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pieces, book = torch.randn(count, width, generator=generator), torch.randn(256, width, generator=generator)
+    nearest = assign(pieces, book)
+    distances = torch.cdist(pieces.double(), book.double())
+    assert torch.allclose(distances.gather(1, nearest[:, None])[:, 0], distances.amin(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [32, 48, 100, 300, 384, 576, 640, 768, 2048])
+def test_widths_divide_the_dimension_and_fall(dim: int) -> None:
+    widths = widths_of(dim)
+    assert all(dim % width == 0 for width in widths)
+    assert list(np.sort(widths)[::-1]) == widths

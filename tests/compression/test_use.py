@@ -1,0 +1,101 @@
+"""Expected use: counts of texts, what a tokenizer says of its own tokens, word lists."""
+
+import importlib.util
+import math
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from ade.compression.use import best_known, count_use, own_use, row_use, word_lists
+from ade.errors import InputError
+
+TEXTS = ["the cat sat on the mat", "the dog sat", "a cat and the dog"] * 20
+
+
+def trained(kind: str) -> Tokenizer:
+    known: dict[str, Any] = {"vocab_size": 60, "special_tokens": ["<unk>"]}
+    model, trainer = {
+        "Unigram": (models.Unigram(), trainers.UnigramTrainer(unk_token="<unk>", **known)),
+        "BPE": (models.BPE(unk_token="<unk>"), trainers.BpeTrainer(**known)),
+        "WordPiece": (models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer(**known)),
+    }[kind]
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace() if kind == "Unigram" else pre_tokenizers.Whitespace()
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["Unigram", "BPE", "WordPiece"])
+def test_counts_are_those_of_each_text_by_itself(kind: str) -> None:
+    tokenizer = trained(kind)
+    rows = tokenizer.get_vocab_size() + 5  # models have more rows than tokens
+    counts = count_use(tokenizer, iter(TEXTS), rows)
+    expected = torch.zeros(rows, dtype=torch.float64)
+    for text in TEXTS:
+        for token in tokenizer.encode(text).ids:
+            expected[token] += 1
+    assert torch.equal(counts, expected)
+
+
+@pytest.mark.parametrize("kind", ["Unigram", "BPE", "WordPiece"])
+def test_own_use_is_a_distribution_over_the_rows(kind: str) -> None:
+    tokenizer = trained(kind)
+    rows = tokenizer.get_vocab_size() + 3
+    shares = own_use(tokenizer, rows)
+    assert shares.shape == (rows,)
+    assert bool((shares >= 0).all())
+    assert float(shares.sum()) == pytest.approx(1)
+
+
+def test_a_unigram_model_says_the_probabilities_of_its_tokens() -> None:
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("the", -1.0), ("dog", -3.0)], 0))
+    shares = own_use(tokenizer, 4)
+    assert float(shares[0]) == float(shares[3]) == 0
+    assert float(shares[1] / shares[2]) == pytest.approx(math.exp(2))
+
+
+def test_use_follows_the_texts_and_leaves_no_row_out() -> None:
+    tokenizer = trained("WordPiece")
+    use = row_use(tokenizer, tokenizer.get_vocab_size(), ["dog"] * 50)
+    assert int(use.argmax()) == tokenizer.token_to_id("dog")
+    assert bool((use > 0).all())
+
+
+needs_lists = pytest.mark.skipif(importlib.util.find_spec("wordfreq") is None, reason="wordfreq is not installed")
+
+
+@needs_lists
+def test_word_lists_are_of_the_languages_asked_for() -> None:
+    lists = word_lists(["en", "fi"])
+    assert set(lists) == {"en", "fi"}
+    assert lists["en"]["the"] > lists["en"]["house"] > 0
+    with pytest.raises(InputError, match="no word list for xx"):
+        word_lists(["xx"])
+
+
+@needs_lists
+def test_without_text_words_say_what_is_used() -> None:
+    tokenizer = trained("WordPiece")
+    use = row_use(tokenizer, tokenizer.get_vocab_size(), languages=["en"])
+    assert float(use.sum()) == pytest.approx(1, rel=1e-6)
+    assert use[tokenizer.token_to_id("the")] > use[tokenizer.token_to_id("dog")]
+
+
+@needs_lists
+def test_the_languages_a_tokenizer_knows_best_are_chosen() -> None:
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=3000, special_tokens=["<unk>"])
+    tokenizer.train_from_iterator(list(word_lists(["de"])["de"])[:2000], trainer)
+    assert list(best_known(tokenizer, ["fi", "ru", "de"], 1)) == ["de"]
+
+
+def test_missing_word_lists_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "wordfreq" else found(name, *rest)
+    )
+    with pytest.raises(InputError, match="give --corpus FILE"):
+        word_lists()
