@@ -1,7 +1,8 @@
 """Adaptive Dictionary Embeddings: small, fast text classifiers that can be inspected.
 
 Importing this package is quick: the modules of its names are imported when a name is first used. After `import ade`,
-the Auto classes of transformers load saved models, whichever of the two packages is imported first.
+the Auto classes of transformers load saved models, and models with packed tables, whichever of the two packages is
+imported first.
 """
 
 import importlib
@@ -124,8 +125,9 @@ def __dir__() -> list[str]:
 class _ImportAfter(MetaPathFinder, Loader):
     """An import hook: imports the module `ours` as soon as the module `awaited` has been imported.
 
-    Config and models are registered with transformers' Auto classes, which takes importing transformers and torch:
-    seconds that `import ade` must not cost. So they are registered once the program itself imports the Auto classes.
+    Config, models and the quantization method are registered with transformers, which takes importing transformers and
+    torch: seconds that `import ade` must not cost. So they are registered once the program itself imports the modules
+    they are registered with.
     """
 
     def __init__(self, awaited: str, ours: str) -> None:
@@ -150,11 +152,12 @@ class _ImportAfter(MetaPathFinder, Loader):
 
 
 for _awaited, _ours in (
-    ("configuration_auto", "ade.configuration"),
-    ("tokenization_auto", "ade.tokenizer"),
-    ("modeling_auto", "ade.model"),
+    ("transformers.models.auto.configuration_auto", "ade.configuration"),
+    ("transformers.models.auto.tokenization_auto", "ade.tokenizer"),
+    ("transformers.models.auto.modeling_auto", "ade.model"),
+    ("transformers.quantizers.auto", "ade.compression.quantizer"),
 ):
-    if f"transformers.models.auto.{_awaited}" in sys.modules:
+    if _awaited in sys.modules:
         importlib.import_module(_ours)
     else:
-        sys.meta_path.insert(0, _ImportAfter(f"transformers.models.auto.{_awaited}", _ours))
+        sys.meta_path.insert(0, _ImportAfter(_awaited, _ours))

@@ -56,8 +56,8 @@ def new_folder(folder: Path, markers: Collection[str], overwrite: bool = False) 
         try:
             draft.mkdir()
             yield draft
-            for path in draft.iterdir():  # safetensors makes files that only their owner may read
-                path.chmod(0o644)
+            for path in draft.rglob("*"):  # safetensors makes files that only their owner may read
+                path.chmod(0o755 if path.is_dir() else 0o644)
             if folder.exists():
                 os.replace(folder, old)
             os.replace(draft, folder)

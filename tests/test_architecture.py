@@ -16,7 +16,7 @@ LAYERS = [
     {"data", "packing.bits", "packing.format", "packing.pairs", "lexicon", "explanation"},
     {"teachers", "codebook", "pursuit", "distillation", "embedding", "lexicon_layer", "packing"},
     {"configuration", "tokenizer", "pretrained", "model", "model_card", "predictor", "classifier", "evaluation"},
-    {"training", "runtime"},
+    {"training", "runtime", "compression"},
     {"inspector", "integrations"},
     {"service"},
     {"cli"},

@@ -7,7 +7,7 @@ first stages have few bits a weight and every row has them; later ones refine wh
 most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -116,14 +116,34 @@ class PackedTable(nn.Module):
         stored = nn.functional.pad(stored, (0, len(stored) % 2))
         self.fill({"depths": stored[::2] | (stored[1::2] << 4)})
 
+    def check_depths(self) -> None:
+        """Raise InputError unless the numbers of stages are those that the shape says."""
+        depths = self.depths_of_rows()
+        counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.shape.stages))]
+        if int((depths == WHOLE).sum()) != self.shape.exact or counts != [stage.rows for stage in self.shape.stages]:
+            raise InputError("a packed table whose rows have other stages than its shape says: the file is damaged")
+
+    def depths_of_rows(self) -> Tensor:
+        """Return the number of stages of every row (V,), or WHOLE."""
+        both = torch.stack([self.depths & 15, self.depths >> 4], 1)
+        return both.flatten()[: self.shape.rows]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedTable":
+        """Move the arrays, but leave their types: a model in bfloat16 has the same books and scales."""
+
+        def moved(array: Tensor) -> Tensor:
+            after = fn(array)
+            return after if after.dtype == array.dtype else array.to(after.device)
+
+        return super()._apply(moved, recurse)
+
     def slots(self) -> Tensor:
         """Return the place of every row (V,): whole rows first, then by falling number of stages."""
         return self._slots.get([self.depths], self._place_rows)
 
     @torch.no_grad()
     def _place_rows(self) -> Tensor:
-        both = torch.stack([self.depths & 15, self.depths >> 4], 1)
-        order = torch.argsort(both.flatten()[: self.shape.rows].int(), descending=True, stable=True)
+        order = torch.argsort(self.depths_of_rows().int(), descending=True, stable=True)
         slots = torch.empty(self.shape.rows, dtype=torch.int32, device=order.device)
         slots[order] = torch.arange(self.shape.rows, dtype=torch.int32, device=order.device)
         return slots

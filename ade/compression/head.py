@@ -1,0 +1,151 @@
+"""A packed table in place of a model's embedding, and in place of its output layer.
+
+Modules that share one table, as an embedding and its tied head do, refer to one `PackedTable`: the owner has it as a
+submodule, the others hold it outside of their submodules, so that it is moved, counted and saved once.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ade.compression.table import BLOCK, PackedTable
+from ade.errors import InputError
+
+NO_WEIGHT = "the table is packed, there is no `weight`: call model.dequantize() first (resizing, too, needs it)"
+
+
+class CodedModule(nn.Module):
+    """What both have in common: a packed table, owned or shared, and the dtype of the module that it replaces."""
+
+    like: Tensor  # (0,) in the dtype of the model, which `model.to(dtype)` changes
+
+    def __init__(self, table: PackedTable, dtype: torch.dtype, owned: bool) -> None:
+        super().__init__()
+        if owned:
+            self.table = table
+        self._shared = (table,)  # a tuple: not a submodule
+        self.register_buffer("like", torch.empty(0, dtype=dtype), persistent=False)
+
+    @property
+    def packed(self) -> PackedTable:
+        """The table, of this module or of the one it is shared with."""
+        return self._shared[0]
+
+    @property
+    def owned(self) -> bool:
+        """Whether the table is saved and moved with this module."""
+        return "table" in self._modules
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the model."""
+        return self.like.dtype
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":  # an AttributeError, so that hasattr() says False
+            raise AttributeError(NO_WEIGHT)
+        return super().__getattr__(name)
+
+    @torch.no_grad()
+    def unpacked(self, dtype: torch.dtype) -> nn.Parameter:
+        """Return the whole table as a parameter (V, d)."""
+        shape, device = self.packed.shape, self.packed.mean.device
+        weight = torch.empty(shape.rows, shape.dim, dtype=dtype, device=device)
+        for ids in torch.arange(shape.rows, device=device).split(BLOCK):
+            weight[ids] = self.packed(ids).to(dtype)
+        return nn.Parameter(weight)
+
+
+class CodedEmbedding(CodedModule):
+    """Rows of a packed table by id, in the model's dtype, multiplied where the replaced embedding multiplied them."""
+
+    def __init__(self, table: PackedTable, replaced: nn.Embedding, owned: bool = True) -> None:
+        super().__init__(table, replaced.weight.dtype, owned)
+        self.num_embeddings, self.embedding_dim = replaced.num_embeddings, replaced.embedding_dim
+        self.padding_idx = replaced.padding_idx
+        self.replaced_class: Any = type(replaced)
+        self.scale, rounded = _scale_of(replaced)
+        self._factor = torch.tensor(self.scale, device="cpu") if rounded else self.scale
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Return the rows of ids (...): (..., d)."""
+        ids = input_ids.to(self.packed.mean.device)
+        rows = self.packed(ids).to(device=input_ids.device, dtype=self.dtype)
+        if self._factor is None:
+            return rows
+        return rows * (self._factor.to(self.dtype) if isinstance(self._factor, Tensor) else self._factor)
+
+    def dequantized(self, weight: nn.Parameter) -> nn.Module:
+        """Return a module of the replaced class with this table."""
+        more = {} if self.scale is None else {"embed_scale": self.scale}
+        with torch.device("meta"):
+            module: nn.Module = self.replaced_class(self.num_embeddings, self.embedding_dim, self.padding_idx, **more)
+        for name, _ in list(module.named_buffers()):  # the scale, in Gemma
+            setattr(module, name, torch.tensor(self.scale, device=weight.device))
+        module.weight = weight
+        return module.train(self.training)
+
+    def extra_repr(self) -> str:
+        """Size and scale, as PyTorch prints modules."""
+        return f"{self.num_embeddings}, {self.embedding_dim}" + (f", scale={self.scale}" if self.scale else "")
+
+
+class CodedHead(CodedModule):
+    """Products of vectors with every row of a packed table, without unfolding it, plus the bias."""
+
+    def __init__(self, table: PackedTable, replaced: nn.Linear, owned: bool = True) -> None:
+        super().__init__(table, replaced.weight.dtype, owned)
+        self.in_features, self.out_features = replaced.in_features, replaced.out_features
+        self.bias = replaced.bias  # the same parameter: it may be tied, too
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the logits of vectors (..., d): (..., V), in their dtype."""
+        scores = self.packed.scores(hidden.to(self.packed.mean.device)).to(hidden.device)
+        if self.bias is not None:
+            scores = scores + self.bias
+        return scores.to(hidden.dtype)
+
+    def dequantized(self, weight: nn.Parameter) -> nn.Linear:
+        """Return a linear layer with this table."""
+        module = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        module.weight, module.bias = weight, self.bias
+        return module.train(self.training)
+
+    def extra_repr(self) -> str:
+        """Size, as PyTorch prints modules."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def coded(table: PackedTable, replaced: nn.Module, name: str, owned: bool = True) -> CodedEmbedding | CodedHead:
+    """Return the module to put in place of another; raises InputError where that cannot be."""
+    rows, dim = table.shape.rows, table.shape.dim
+    if isinstance(replaced, nn.Embedding):
+        size = (replaced.num_embeddings, replaced.embedding_dim)
+        made: CodedEmbedding | CodedHead = CodedEmbedding(table, replaced, owned)
+    elif isinstance(replaced, nn.Linear):
+        size = (replaced.out_features, replaced.in_features)
+        made = CodedHead(table, replaced, owned)
+    else:
+        raise InputError(f"{name} is {type(replaced).__name__}: only nn.Embedding and nn.Linear can be packed")
+    if size != (rows, dim):
+        raise InputError(f"{name} is {size[0]} x {size[1]}, the packed table {rows} x {dim}")
+    return made.train(replaced.training)
+
+
+def _scale_of(embedding: nn.Embedding) -> tuple[float | None, bool]:
+    """Return what an embedding multiplies its rows by, and whether that number is rounded to the model's dtype first.
+
+    Gemma's embeddings keep it as `scalar_embed_scale` beside a buffer, those of Bart's family as `embed_scale`.
+    """
+    if embedding.max_norm is not None:
+        raise InputError(f"{type(embedding).__name__} with max_norm cannot be packed")
+    rounded: Any = getattr(embedding, "scalar_embed_scale", None)
+    if rounded is not None:
+        return float(rounded), True
+    scale: Any = getattr(embedding, "embed_scale", None)
+    if scale is not None and not isinstance(scale, Tensor):
+        return float(scale), False
+    if type(embedding).forward is not nn.Embedding.forward:
+        raise InputError(f"{type(embedding).__name__} does more than looking rows up: it cannot be packed")
+    return None, False
