@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.folder import save_compressed
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables
 from ade.compression.report import (
@@ -28,7 +29,6 @@ from ade.compression.report import (
     sampled_texts,
     token_ids,
 )
-from ade.compression.folder import save_compressed, transformer_folder
 from ade.compression.source import body_of, is_decoder, load_model, source_folder
 from ade.compression.table import PackedTable
 from ade.compression.tuning import TuningSettings, tune

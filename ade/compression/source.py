@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ade.compression.folder import transformer_folder
 from ade.errors import InputError, first_line
 from ade.files import looks_like_hub_name
 from ade.progress import quiet
@@ -23,7 +24,7 @@ def source_folder(source: str | Path) -> Iterator[Path]:
     path = Path(source)
     if not path.is_dir():
         yield _download(str(source))
-    elif (path / "config.json").exists():
+    elif (path / "config.json").exists() or (path / "modules.json").exists():
         yield path
     elif found := sorted(path.glob("*.gguf")):
         with TemporaryDirectory() as converted:
@@ -37,6 +38,7 @@ def load_model(folder: Path) -> tuple[Any, Any]:
     """Load a model with the class its config names, and its tokenizer; safetensors only, never remote code."""
     import transformers
 
+    folder = folder / transformer_folder(folder)
     try:
         named = json.loads((folder / "config.json").read_text("utf8")).get("architectures") or []
         kind = getattr(transformers, str(named[0]), None) if named else None

@@ -70,7 +70,7 @@ def test_a_metric_moves_the_error_to_directions_that_matter_less(table: torch.Te
 def test_directions_that_rows_share_are_used(table: torch.Tensor) -> None:
     """Books for the numbers as they are, as product quantization has them, err more with the same codes."""
     packed = encode_table(table, torch.ones(ROWS), [], CoderSettings(29_800))
-    assert [stage.rows for stage in packed.shape.stages] == [ROWS]
+    assert len(packed.shape.stages) == 1
     width, plain = packed.shape.stages[0].width, torch.empty_like(table)
     for start in range(0, DIM, width):
         part = table[:, start : start + width].contiguous()
