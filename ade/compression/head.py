@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ade.compression.table import BLOCK, PackedTable
 from ade.errors import InputError
 
-NO_WEIGHT = "the table is packed, there is no `weight`: call model.dequantize() first (resizing, too, needs it)"
+NO_WEIGHT = "a packed table has no `weight`, and cannot be resized: call model.dequantize() first"
+OFFLOADED = "a packed table cannot be offloaded: load the model without offload_buffers"
 
 
 class CodedModule(nn.Module):
@@ -33,6 +34,13 @@ class CodedModule(nn.Module):
         return self._shared[0]
 
     @property
+    def table_device(self) -> torch.device:
+        """Where the table is, which need not be where this module's inputs are."""
+        if self.packed.mean.is_meta:
+            raise InputError(OFFLOADED)
+        return self.packed.mean.device
+
+    @property
     def owned(self) -> bool:
         """Whether the table is saved and moved with this module."""
         return "table" in self._modules
@@ -50,7 +58,7 @@ class CodedModule(nn.Module):
     @torch.no_grad()
     def unpacked(self, dtype: torch.dtype) -> nn.Parameter:
         """Return the whole table as a parameter (V, d)."""
-        shape, device = self.packed.shape, self.packed.mean.device
+        shape, device = self.packed.shape, self.table_device
         weight = torch.empty(shape.rows, shape.dim, dtype=dtype, device=device)
         for ids in torch.arange(shape.rows, device=device).split(BLOCK):
             weight[ids] = self.packed(ids).to(dtype)
@@ -70,8 +78,7 @@ class CodedEmbedding(CodedModule):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Return the rows of ids (...): (..., d)."""
-        ids = input_ids.to(self.packed.mean.device)
-        rows = self.packed(ids).to(device=input_ids.device, dtype=self.dtype)
+        rows = self.packed(input_ids.to(self.table_device)).to(device=input_ids.device, dtype=self.dtype)
         if self._factor is None:
             return rows
         return rows * (self._factor.to(self.dtype) if isinstance(self._factor, Tensor) else self._factor)
@@ -101,7 +108,7 @@ class CodedHead(CodedModule):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the logits of vectors (..., d): (..., V), in their dtype."""
-        scores = self.packed.scores(hidden.to(self.packed.mean.device)).to(hidden.device)
+        scores = self.packed.scores(hidden.to(self.table_device)).to(hidden.device)
         if self.bias is not None:
             scores = scores + self.bias
         return scores.to(hidden.dtype)

@@ -122,8 +122,9 @@ class AdeQuantizer(HfQuantizer):
                 given, fits = list(tensor.shape), list(self._expected[name])
                 raise InputError(f"{name} has the shape {given} in the folder, {fits} would fit")
         for module in owners(model).values():
-            if module.packed.depths.device.type != "meta":
+            if not module.packed.depths.is_meta:
                 module.packed.check_depths()
+                module.packed.slots()  # now, for graphs
         return model
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -174,6 +175,8 @@ def replace_tables(model: Any, tables: Mapping[str, PackedTable], tie_head: bool
     config = AdeQuantizationConfig.of(model)
     quantizer = AdeQuantizer(config)
     quantizer.ties = ties
+    for module in owners(model).values():
+        module.packed.slots()  # now, for graphs
     model.hf_quantizer, model.config.quantization_config = quantizer, config
     model.is_quantized, model.quantization_method = True, METHOD
 

@@ -102,6 +102,7 @@ class PackedTable(nn.Module):
         for name, (size, dtype) in shape.arrays(exact_dtype).items():
             self.register_buffer(name, torch.zeros(size, dtype=dtype))
         self._slots = TensorCache[Tensor]()
+        self._placed: Tensor | None = None  # the slots last returned
 
     @torch.no_grad()
     def fill(self, arrays: Mapping[str, Tensor]) -> None:
@@ -135,11 +136,17 @@ class PackedTable(nn.Module):
             after = fn(array)
             return after if after.dtype == array.dtype else array.to(after.device)
 
-        return super()._apply(moved, recurse)
+        super()._apply(moved, recurse)
+        if self._placed is not None and not self.depths.is_meta:
+            self.slots()  # on the new device, for graphs
+        return self
 
     def slots(self) -> Tensor:
         """Return the place of every row (V,): whole rows first, then by falling number of stages."""
-        return self._slots.get([self.depths], self._place_rows)
+        if torch.compiler.is_compiling() and self._placed is not None:
+            return self._placed  # whether the cache is valid cannot be traced
+        self._placed = self._slots.get([self.depths], self._place_rows)
+        return self._placed
 
     @torch.no_grad()
     def _place_rows(self) -> Tensor:
