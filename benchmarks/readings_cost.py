@@ -215,8 +215,15 @@ READINGS: dict[str, list[Claim]] = {
             "tokens a text on a GPU, by the projected path in bfloat16."
         ),
         says(
-            "A fit with the lexicon takes at most 1.2 times as long as one without.",
-            lexicon_costs("lexicon_fit", "cuda", lambda figures: figures["ratio"] <= 1.2),
+            "On a GPU a fit with the lexicon takes 1.3 to 1.6 times as long as one without, more than the 1.2 times "
+            "aimed for: four to five seconds are added to about ten.",
+            lexicon_costs("lexicon_fit", "cuda", lambda figures: 1.3 <= figures["ratio"] <= 1.6),
+            lexicon_costs("lexicon_fit", "cuda", lambda figures: 8 < figures["without"]["seconds"] < 12),
+            lexicon_costs(
+                "lexicon_fit",
+                "cuda",
+                lambda figures: 4 < figures["with"]["seconds"] - figures["without"]["seconds"] < 5,
+            ),
         ),
         says(
             "On a CPU at least 75% of the rate is left, warm and cold.",
