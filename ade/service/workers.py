@@ -5,6 +5,7 @@ supervisor is not used: it starts uvicorn's plain server, and ends workers that 
 """
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import shutil
@@ -13,6 +14,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,8 +26,10 @@ from ade.service.metrics import SHARED_FOLDER
 
 Work = Callable[[socket.socket, Callable[[], None]], None]  # serves a socket; calls its argument when it is ready
 POLL_SECONDS = 0.1
+RESTART_SECONDS = 0.5
 FAILED = 3  # exit status of a worker that could not start
 READY = "ready"
+log = logging.getLogger("ade.service")
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has no such signal
 
 
@@ -72,7 +76,7 @@ class Supervisor:
         return Worker(process, says)
 
     def _supervise(self) -> None:
-        ready: set[int | None] = set()
+        ready: set[int | None] = set()  # process ids
         announced = is_stopping = False
         while self._workers:
             wait([worker.process.sentinel for worker in self._workers], POLL_SECONDS)
@@ -88,15 +92,17 @@ class Supervisor:
                 message = _heard(worker)
                 if message == READY:
                     ready.add(worker.process.pid)
-                elif message:
+                elif message and not announced:
                     raise InputError(message)
+                elif message:
+                    log.error("a worker cannot start: %s", message)
             if not announced and len(ready) == self._count:
                 announced = True
                 self._on_ready()
-            self._replace_dead(ready, is_stopping)
+            self._replace_dead(announced, is_stopping)
 
-    def _replace_dead(self, ready: set[int | None], is_stopping: bool) -> None:
-        """Start workers that have died again; one that never was ready ends the service, with its reason."""
+    def _replace_dead(self, announced: bool, is_stopping: bool) -> None:
+        """Start workers that have died again; one that dies before all were ready ends the service."""
         for i in reversed(range(len(self._workers))):
             process = self._workers[i].process
             if process.is_alive():
@@ -105,9 +111,11 @@ class Supervisor:
             _forget_metrics(process.pid)
             if is_stopping:
                 del self._workers[i]
-            elif process.pid not in ready:
+            elif not announced:
                 raise InputError(_heard(self._workers[i]) or f"a worker ended with status {process.exitcode}")
             else:
+                log.error("a worker ended with status %s; another is started", process.exitcode)
+                time.sleep(RESTART_SECONDS)  # one that cannot start must not keep the machine busy
                 self._workers[i] = self._start()
 
 
