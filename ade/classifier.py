@@ -248,7 +248,9 @@ def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind,
         raise InputError(f"{path}: a tagger, which labels words; a classifier of texts is needed here")
 
     with reading_model(path), quiet():
-        model, mismatches = kind.from_pretrained(path, use_safetensors=True, output_loading_info=True)
+        model, mismatches = kind.from_pretrained(
+            path, use_safetensors=True, output_loading_info=True, trust_remote_code=False
+        )
     if model.config.model_type != "ade" or any(mismatches.values()):
         raise InputError(f"{path}: not an ADE model, or its weights are not those its config describes")
 

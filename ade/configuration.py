@@ -5,11 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 from transformers.models.auto.configuration_auto import AutoConfig
 
-from ade.errors import InputError
-
-ATTEND = ("tokens", "anchors", "gated")
-POSITIONS = ("grouped", "each", "none")
-POOLING = ("attention", "mean")
+from ade.config_values import check_config
 
 
 class AdeConfig(PretrainedConfig):
@@ -47,7 +43,8 @@ class AdeConfig(PretrainedConfig):
         self.anchors = anchors
         self.pairs = vocab_size * max_pairs if pairs is None else pairs  # P, the number of pairs of all tokens
         self.max_pairs = max_pairs
-        self.num_attention_heads = num_attention_heads or _default_heads(hidden_size)
+        heads = _default_heads(hidden_size) if num_attention_heads is None else num_attention_heads
+        self.num_attention_heads = heads
         self.attend = attend
         self.sat = sat
         self.positions = positions  # grouped: one per word (GPE); each: one per anchor; none
@@ -64,21 +61,13 @@ class AdeConfig(PretrainedConfig):
         self.label_type = label_type  # in which labels were given: str, int, float, bool; `id2label` holds names
         self.about = about or {}  # teacher, data and metrics, for the model card
 
-        self._check()
+        check_config({**vars(self), "problem_type": kwargs.get("problem_type")})
         super().__init__(**kwargs)
-
-    def _check(self) -> None:
-        for name, allowed in (("attend", ATTEND), ("positions", POSITIONS), ("pooling", POOLING)):
-            given = getattr(self, name)
-            if given not in allowed:
-                raise InputError(f"{name} must be one of {', '.join(allowed)}, not '{given}'")
-        if self.hidden_size % self.num_attention_heads:
-            raise InputError(f"dimension {self.hidden_size} is not divisible by {self.num_attention_heads} heads")
 
 
 def _default_heads(dim: int) -> int:
     """Number of heads: of width 64 where it divides the dimension, else of the largest smaller width that does."""
-    return next(dim // width for width in range(min(64, dim), 0, -1) if dim % width == 0)
+    return next((dim // width for width in range(min(64, dim), 0, -1) if dim % width == 0), 1)
 
 
 AutoConfig.register("ade", AdeConfig)

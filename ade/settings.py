@@ -203,24 +203,42 @@ class CompressionSettings:
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """Settings of `ade serve`: limits of a request, and how concurrent requests are batched."""
+    """Settings of `ade serve`: limits of requests and connections, and how concurrent requests are batched."""
 
     max_bytes: int = field(default=1 << 20, metadata={"help": "maximum bytes of a request body"})
     max_texts: int = field(default=256, metadata={"help": "maximum texts per request"})
     max_chars: int = field(default=20_000, metadata={"help": "maximum characters per text"})
+    timeout: float = field(
+        default=30.0, metadata={"help": "seconds after which a request that still waits gets status 503"}
+    )
     batch: int = field(default=64, metadata={"help": "maximum texts per batch, from any number of requests"})
+    batch_tokens: int = field(
+        default=2048, metadata={"help": "maximum tokens per batch, estimated as a quarter of the bytes"}
+    )
     wait_ms: float = field(
         default=2.0, metadata={"help": "maximum wait in ms for further requests, if the last batch had several"}
     )
-    queue: int = field(default=4096, metadata={"help": "maximum texts waiting; further requests get status 503"})
+    queue: int = field(
+        default=1 << 20, metadata={"help": "maximum estimated tokens waiting; further requests get status 503"}
+    )
     inspect_texts: int = field(default=2, metadata={"help": "maximum texts per explanation or inspection"})
     inspect_chars: int = field(default=2_000, metadata={"help": "maximum characters per explained or inspected text"})
+    max_connections: int = field(
+        default=512, metadata={"help": "maximum open connections; beyond it only /health is answered"}
+    )
+    grace: float = field(
+        default=2.0, metadata={"help": "seconds after SIGTERM in which new requests are still answered"}
+    )
 
     def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_texts", "max_chars", "batch", "inspect_texts", "inspect_chars"):
+        for name in (
+            "max_bytes", "max_texts", "max_chars", "batch", "batch_tokens", "queue", "inspect_texts", "inspect_chars",
+            "max_connections",
+        ):  # fmt: skip
             _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         _need(0 <= self.wait_ms <= 1000, "wait_ms", "between 0 and 1000", self.wait_ms)
-        _need(self.queue >= self.max_texts, "queue", f"at least max_texts ({self.max_texts})", self.queue)
+        _need(0 < self.timeout <= 3600, "timeout", "above 0 and at most 3600", self.timeout)
+        _need(0 <= self.grace <= 3600, "grace", "between 0 and 3600", self.grace)
 
 
 STRONG = TrainingSettings()

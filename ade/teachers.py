@@ -290,8 +290,9 @@ def contextual_teacher(source: str | Path, device: str = "auto", report: Report 
 
     try:
         with quiet():
-            model = AutoModel.from_pretrained(source, use_safetensors=True).eval().to(resolve_device(device))
-            wrapped = AutoTokenizer.from_pretrained(source)
+            model = AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
+            model = model.eval().to(resolve_device(device))
+            wrapped = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except InputError:
         raise
     except Exception as error:  # of any library: the folder is damaged or of another kind

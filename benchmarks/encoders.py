@@ -29,9 +29,9 @@ class FineTuned:
     def __init__(self, source: str | Path, names: Sequence[str], device: str) -> None:
         labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
         with quiet():
-            self.wrapped = AutoTokenizer.from_pretrained(source)
+            self.wrapped = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             self.model: Any = AutoModelForSequenceClassification.from_pretrained(
-                source, num_labels=len(names), dtype=torch.float32, **labels
+                source, num_labels=len(names), dtype=torch.float32, trust_remote_code=False, **labels
             )
         self.model.to(resolve_device(device))
         self.device = resolve_device(device)

@@ -76,7 +76,9 @@ def model2vec(rows: Dataset, places: Places, seed: int) -> Trained:
     from transformers import AutoModel, AutoTokenizer
 
     folder = places.teachers / "minilm-l6"
-    static = distill_from_model(AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder), device="cpu")
+    encoder = AutoModel.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    static = distill_from_model(encoder, tokenizer, device="cpu")
     model = StaticModelForClassification.from_static_model(model=static)
     labels = [str(label) for label in rows.labels]
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bars

@@ -126,8 +126,10 @@ def _encoders(places: Places, labels: int) -> dict[str, System]:
 
     source = places.teachers / "minilm-l6"
     with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(source).backend_tokenizer
-        model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels).eval()
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False).backend_tokenizer
+        model = AutoModelForSequenceClassification.from_pretrained(
+            source, num_labels=labels, trust_remote_code=False
+        ).eval()
     tokenizer.no_padding()
 
     def over(forward: Callable[[torch.Tensor, torch.Tensor], np.ndarray]) -> Predict:

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "ade"
 # A module imports, when it is loaded, only from its own line or from lines above it.
 LAYERS = [
     {"settings", "errors", "progress", "devices", "files", "arrays", "positions"},
-    {"data", "packing.bits", "packing.format", "packing.pairs", "lexicon", "explanation"},
+    {"data", "config_values", "packing.bits", "packing.format", "packing.pairs", "lexicon", "explanation"},
     {"teachers", "codebook", "pursuit", "distillation", "embedding", "lexicon_layer", "packing"},
     {"configuration", "tokenizer", "pretrained", "model", "model_card", "predictor", "classifier", "evaluation"},
     {"training", "runtime", "compression"},

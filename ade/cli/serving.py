@@ -1,21 +1,15 @@
 """The verbs that deploy a model: `ade export` (ONNX) and `ade serve` (HTTP)."""
 
 import json
-import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ade.cli import display
 from ade.cli.options import Json, Model, Overwrite, Seed, flags_of, pick, show
-from ade.data.problems import TAGGER
-from ade.errors import InputError, missing_package
 from ade.settings import ServiceSettings
-
-if TYPE_CHECKING:
-    from ade.inspector.reading import Inspector
 
 
 def export(
@@ -45,40 +39,50 @@ def serve(
     model: Model,
     host: Annotated[str, typer.Option(help="Address to bind to; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to bind to; 0 for any free port.", min=0, max=65535)] = 8000,
+    workers: Annotated[int, typer.Option(help="Number of processes.", min=1, max=256)] = 1,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help="File with API keys, one a line; all routes but /health then need one.", show_default=False),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name to answer for; on a loopback address, in addition to localhost. Repeatable."),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin of web pages that may send requests, as https://example.org. Repeatable."),
+    ] = None,
+    no_inspect: Annotated[bool, typer.Option("--no-inspect", help="No inspector: neither page nor torch.")] = False,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log each request on stderr.")] = False,
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Format of the log.")] = "text",
     as_json: Json = False,
     **settings: Any,
 ) -> None:
-    """Serve a model over HTTP until Ctrl-C.
+    """Serve a model over HTTP until Ctrl-C or SIGTERM.
 
-    Routes for predictions and inspection. With --json, the address is printed as an object once the server is ready.
+    Routes for predictions, vectors and inspection. SIGHUP loads the model again. With --json, the address is printed
+    as an object once the server is ready.
     """
-    from ade.files import kind_of
-    from ade.runtime.runtime import Runtime
-    from ade.service.app import create_app
+    from ade.service.run import ServeOptions, run
     from ade.service.server import bind_socket, url_of
-    from ade.service.server import serve as run_server
 
-    def inspector() -> "Inspector":
-        try:
-            from ade.classifier import Classifier
-            from ade.inspector.reading import Inspector
-        except ImportError as error:
-            raise InputError(missing_package("the inspector", error) or str(error)) from None
-
-        return Inspector(Classifier.load(model, "cpu"))
+    options = ServeOptions(
+        model=model,
+        settings=ServiceSettings(**pick(ServiceSettings, settings)),
+        api_key_file=api_key_file,
+        allowed_hosts=tuple(allowed_host or ()),
+        cors_origins=tuple(cors_origin or ()),
+        inspect=not no_inspect,
+        workers=workers,
+        log_format=log_format,
+        access_log=access_log,
+    )
 
     def ready() -> None:
         print(f"ade: {model} is served at {address}", file=sys.stderr, flush=True)
         if as_json:
             print(json.dumps({"model": str(model), "address": address}), flush=True)
 
-    service_settings = ServiceSettings(**pick(ServiceSettings, settings))
-    if kind_of(model) == TAGGER:
-        raise InputError(f"{model}: a tagger, and only classifiers and regression models are served")
-    if access_log:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with bind_socket(host, port) as bound:
         address = url_of(bound)
-        app = create_app(Runtime.load(model), service_settings, inspector)
-        run_server(app, bound, ready, service_settings.max_bytes, access_log)
+        run(options, bound, ready)

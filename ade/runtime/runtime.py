@@ -132,20 +132,29 @@ class Runtime(Predictor):
         """
         if isinstance(texts, str):
             return self.encode([texts])[0]
-        if self._encoder is None:
-            self._encoder = self._make_encoder()
         parts = [
-            self._encoder.logits(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens, first=start))
+            self.pooled_vectors(*tokenize(self.tokenizer, texts[start : start + CHUNK], self.max_tokens, first=start))
             for start in range(0, max(1, len(texts)), CHUNK)
         ]
         return np.concatenate(parts)
 
-    def _make_encoder(self) -> Projection:
-        """Tables of the same model with the identity as its classification layer: its scores are pooled vectors."""
-        if self._folder is None:
+    def pooled_vectors(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Return the pooled vectors (n, d) of n texts of at most `max_tokens` tokens; arguments as of `scores`."""
+        if self._encoder is None:
+            self.load_encoder(self._folder)
+        assert self._encoder is not None
+        return self._encoder.logits(ids, offsets)
+
+    def load_encoder(self, folder: Path | None) -> None:
+        """Read what vectors need, which is otherwise done when they are first asked for, from the model's folder."""
+        if folder is None:
             raise InputError("vectors need the model's folder; load the model from one")
-        config = json.loads((self._folder / MARKER).read_text("utf8"))
-        state = _read_state(self._folder / "model.safetensors")
+        self._encoder = self._encoder or self._make_encoder(folder)
+
+    def _make_encoder(self, folder: Path) -> Projection:
+        """Tables of the same model with the identity as its classification layer: its scores are pooled vectors."""
+        config = json.loads((folder / MARKER).read_text("utf8"))
+        state = _read_state(folder / "model.safetensors")
         state.pop("classifier.scales", None)
         dim = self.projection.tables.dim
         state |= {"classifier.weight": np.eye(dim, dtype=np.float32), "classifier.bias": np.zeros(dim, np.float32)}

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ade.config_values import check_config
 from ade.data.problems import scale_of
 from ade.errors import InputError
 from ade.packing.bits import layer_weight
@@ -184,6 +185,7 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
         config: the model's configuration, as in `config.json`.
         state: the arrays of `model.safetensors`, packed or not.
     """
+    check_config(config)
     options, pairs = Options.of(config), stored_pairs(config, state)
     anchors = pairs.anchors()  # (K, d)
     dim, heads = anchors.shape[1], options.heads

@@ -34,14 +34,18 @@ class Worker:
         self._waiting += 1
         try:
             await self._wait_for_turn(request)
-            try:
-                return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
-            finally:
-                self._turn.release()
+            running = asyncio.get_running_loop().run_in_executor(self.thread, _without_panic, work, *arguments)
+            running.add_done_callback(self._end_turn)
+            return await asyncio.shield(running)  # work that takes too long for its request still ends its turn
         except InputError as error:
             raise HTTPException(422, str(error)) from None
         finally:
             self._waiting -= 1
+
+    def _end_turn(self, ended: "asyncio.Future[bytes]") -> None:
+        self._turn.release()
+        if not ended.cancelled():
+            ended.exception()  # seen, even if nobody waits for it any more
 
     async def _wait_for_turn(self, request: Request) -> None:
         """Wait until no other request is worked on; a client that types on has left by then, and is dropped."""
@@ -53,6 +57,16 @@ class Worker:
             except TimeoutError:
                 if await request.is_disconnected():
                     raise ClientDisconnected from None
+
+
+def _without_panic(work: Callable[..., bytes], *arguments: Any) -> bytes:
+    """Call `work`; a panic in the tokenizer, which is not an `Exception`, becomes one."""
+    try:
+        return work(*arguments)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the tokenizer failed: {error}") from error
 
 
 class InspectionWorker(Worker):

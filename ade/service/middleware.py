@@ -1,22 +1,24 @@
-"""ASGI middleware around every request: limit of the body's size, metrics, security headers, errors as JSON.
+"""ASGI middleware around every request: its id, limit of the body's size, metrics, log, security headers, errors.
 
 Every error is answered with `{"detail": ...}`. What an unexpected exception says goes to the log, not to the client.
 """
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Iterable
-from typing import Any
+import uuid
+from urllib.parse import quote
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.exposition import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ade.service.access import HEALTH
 from ade.service.batcher import ClientDisconnected
+from ade.service.logs import ACCESS
+from ade.service.metrics import Metrics
 
 DRAIN_BYTES = 8 << 20  # of a body that is too large: a client that is cut off while it sends never reads the answer
 DRAIN_SECONDS = 2.0
@@ -29,49 +31,11 @@ SECURITY_HEADERS = [
     (b"cache-control", b"no-store"),
 ]
 CLIENT_CLOSED_REQUEST = 499  # nginx's status; counted in the metrics, never sent
-LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-SIZE_BUCKETS = [2**i for i in range(11)]
+OVERLOADED = "ade.overloaded"  # in the scope of requests on connections beyond the limit
+REQUEST_ID = b"x-request-id"
+REQUEST_ID_FORM = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")  # of an id that a client gives; others are replaced
 log = logging.getLogger("ade.service")
-
-
-class Metrics:
-    """Prometheus metrics of one application, in a registry of their own."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self.registry = own = CollectorRegistry()
-        ProcessCollector(registry=own)
-        self._paths = {*paths}  # any other path is counted as "other"
-        self._counts = Counter("ade_requests", "Requests answered.", ["path", "status"], registry=own)
-        self._seconds = Histogram(
-            "ade_request_seconds", "From the head of a request to the end of its answer.", ["path"],
-            buckets=LATENCY_BUCKETS, registry=own,
-        )  # fmt: skip
-        self._children: dict[tuple[str, int], tuple[Any, Any]] = {}  # `labels()` takes longer than counting
-        self.texts = Counter("ade_texts", "Texts predicted.", registry=own)
-        self.batch_texts = Histogram("ade_batch_texts", "Texts of a batch.", buckets=SIZE_BUCKETS, registry=own)
-        self.batch_requests = Histogram(
-            "ade_batch_requests", "Requests of a batch.", buckets=SIZE_BUCKETS, registry=own
-        )
-        self.queued_texts = Gauge("ade_waiting_texts", "Texts that wait for a batch.", registry=own)
-
-    def request(self, path: str, status: int, seconds: float) -> None:
-        """Count one answered request."""
-        path = path if path in self._paths else "other"
-        if (path, status) not in self._children:
-            self._children[path, status] = self._counts.labels(path, status), self._seconds.labels(path)
-        count, latency = self._children[path, status]
-        count.inc()
-        latency.observe(seconds)
-
-    def batch(self, requests: int, texts: int) -> None:
-        """Count one batch."""
-        self.texts.inc(texts)
-        self.batch_texts.observe(texts)
-        self.batch_requests.observe(requests)
-
-    def render(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+access_log = logging.getLogger(ACCESS)
 
 
 async def error_response(_: Request, error: Exception) -> JSONResponse:
@@ -81,7 +45,7 @@ async def error_response(_: Request, error: Exception) -> JSONResponse:
 
 
 class RequestMiddleware:
-    """Limits bodies to `max_bytes`, adds security headers, counts requests, and answers for unexpected exceptions."""
+    """Numbers requests, limits bodies to `max_bytes`, adds security headers, counts, logs and answers for failures."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, metrics: Metrics) -> None:
         self.app, self._max_bytes, self._metrics = app, max_bytes, metrics
@@ -93,33 +57,62 @@ class RequestMiddleware:
             return
         began = time.perf_counter()
         status = 0  # until the response has started
+        request_id = _request_id(scope)
 
         async def send_secured(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = message["headers"]
-                message["headers"] = [*own, *SECURITY_HEADERS]
+                message["headers"] = [*own, *SECURITY_HEADERS, (REQUEST_ID, request_id)]
                 if all(name != CONTENT_SECURITY_POLICY for name, _ in own):
                     message["headers"].append((CONTENT_SECURITY_POLICY, DEFAULT_POLICY))
             await send(message)
 
         try:
-            await self.app(scope, LimitedBody(scope, receive, self._max_bytes).receive, send_secured)
+            if OVERLOADED in scope and scope["path"] not in HEALTH:
+                await _overloaded()(scope, receive, send_secured)
+            else:
+                await self.app(scope, LimitedBody(scope, receive, self._max_bytes).receive, send_secured)
         except (ClientDisconnect, ClientDisconnected):
             status = status or CLIENT_CLOSED_REQUEST
         except (Exception, asyncio.CancelledError) as error:
-            response = _unexpected(error)
+            response = _unexpected(error, request_id.decode())
             if not status:
                 await response(scope, receive, send_secured)
-        self._metrics.request(scope["path"], status, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._metrics.request(scope["path"], status, seconds)
+        if access_log.isEnabledFor(logging.INFO):
+            _log_request(scope, request_id.decode(), status, seconds)
 
 
-def _unexpected(error: BaseException) -> JSONResponse:
+def _request_id(scope: Scope) -> bytes:
+    """The id that the client gave, where it is plain text of a sane length; a new one otherwise."""
+    given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
+    return given if REQUEST_ID_FORM.fullmatch(given) else uuid.uuid4().hex.encode()
+
+
+def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> None:
+    host, port = scope.get("client") or ("-", 0)
+    method, path, version = scope["method"], quote(scope["path"]), scope["http_version"]
+    line = f'{host}:{port} - "{method} {path} HTTP/{version}" {status} {1000 * seconds:.1f}ms {request_id}'
+    fields = {
+        "request_id": request_id, "client": host, "method": method, "path": path, "status": status,
+        "seconds": round(seconds, 6),
+    }  # fmt: skip
+    access_log.info("%s", line, extra=fields)
+
+
+def _overloaded() -> JSONResponse:
+    headers = {"connection": "close", "retry-after": "1"}
+    return JSONResponse({"detail": "too many connections; try again"}, 503, headers)
+
+
+def _unexpected(error: BaseException, request_id: str) -> JSONResponse:
     """The response to a failure of the service itself, which is logged, or to its shutdown."""
     if isinstance(error, asyncio.CancelledError):  # the time for a graceful shutdown is over
-        return JSONResponse({"detail": "the service is stopping"}, 503, {"connection": "close"})
-    log.error("a request failed", exc_info=error)
+        return JSONResponse({"detail": "the service is stopping"}, 503, {"connection": "close", "retry-after": "1"})
+    log.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
     return JSONResponse({"detail": "the service failed on this request; its log says why"}, 500)
 
 

@@ -1,11 +1,12 @@
-"""Texts of a request's body, and predictions as JSON.
+"""Texts of a request's body and what they cost, and predictions as JSON.
 
 Both are checked and written by hand: a general validator of lists of strings and a general JSON encoder of nested
 dictionaries take longer than the prediction itself.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,19 +14,55 @@ from ade.data.problems import MULTI, MULTI_LABEL_THRESHOLD, REGRESSION
 from ade.errors import InputError
 from ade.predictor import Predictor
 
+if TYPE_CHECKING:
+    from ade.classifier import Tagger
 
-def parse_texts(body: bytes, max_texts: int, max_chars: int) -> list[str]:
-    """The texts of a body `{"texts": "one"}` or `{"texts": ["several", ...]}`; an `InputError` for any other body."""
+
+BYTES_PER_TOKEN = 4  # of UTF-8, on average, in any script
+Item = tuple[str, int]  # a text, and how many of its labels are asked for; 0 for all
+
+
+def estimated_tokens(text: str, longest: int) -> int:
+    """Roughly the tokens of a text: counting them takes longer than many predictions.
+
+    A text is truncated to `longest` tokens, so it never costs more.
+    """
+    size = len(text) if text.isascii() else len(text.encode("utf8", "replace"))
+    return min(1 + size // BYTES_PER_TOKEN, longest)
+
+
+def parse_object(body: bytes, allowed: Collection[str], required: str) -> dict[str, Any]:
+    """The JSON object of a body, with the field `required` and none that is not `allowed`."""
     try:
         parsed = json.loads(body.decode("utf8"))
     except (ValueError, RecursionError):
         raise InputError("the body is not JSON in UTF-8") from None
-    if not isinstance(parsed, dict) or set(parsed) != {"texts"}:
-        raise InputError('the body must be an object with "texts" and nothing else')
+    others = [name for name in allowed if name != required]
+    choice = f", {' or '.join(json.dumps(name) for name in others)}" if others else ""
+    if not isinstance(parsed, dict) or required not in parsed or not set(parsed) <= {*allowed}:
+        raise InputError(f'the body must be an object with "{required}"{choice} and nothing else')
+    return parsed
 
-    texts = [parsed["texts"]] if isinstance(parsed["texts"], str) else parsed["texts"]
+
+def parse_texts(body: bytes, max_texts: int, max_chars: int) -> list[str]:
+    """The texts of a body `{"texts": "one"}` or `{"texts": ["several", ...]}`; an `InputError` for any other body."""
+    return check_texts(parse_object(body, ["texts"], "texts")["texts"], "texts", max_texts, max_chars)
+
+
+def parse_query(body: bytes, max_texts: int, max_chars: int) -> list[Item]:
+    """The texts of a body as of `parse_texts` that may also have `top_k`, each with the number of labels asked for."""
+    parsed = parse_object(body, ["texts", "top_k"], "texts")
+    top_k = parsed.get("top_k", 0)
+    if "top_k" in parsed and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
+        raise InputError('"top_k" must be a whole number of at least 1')
+    return [(text, top_k) for text in check_texts(parsed["texts"], "texts", max_texts, max_chars)]
+
+
+def check_texts(given: Any, name: str, max_texts: int, max_chars: int) -> list[str]:
+    """A text or a list of texts, as a list, within the limits; an `InputError` names the field it is given in."""
+    texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts:
-        raise InputError('"texts" must be a string, or a list of at least one')
+        raise InputError(f'"{name}" must be a string, or a list of at least one')
     if len(texts) > max_texts:
         raise InputError(f"{len(texts):,} texts; at most {max_texts:,} are taken at once")
 
@@ -55,20 +92,32 @@ class JsonPredictor:
         probabilities = ",".join(f"{label.replace('%', '%%')}:%.6g" for label in self._labels)
         self._template = f'{{"label":%s,"probability":%s,"probabilities":{{{probabilities}}}}}'
 
-    def __call__(self, texts: Sequence[str]) -> list[bytes]:
-        """The prediction of each text, in order."""
+    def __call__(self, items: Sequence[Item]) -> list[bytes]:
+        """The prediction of each text, in order, with the probabilities of all labels or of the most probable ones."""
+        texts = [text for text, _ in items]
         if self._problem == REGRESSION:
             return self._numbers(texts)
 
         probabilities = self._predictor.predict_proba(texts)  # (n, C)
         _check_finite(probabilities)
-        rows = probabilities.tolist()
-        if self._problem == MULTI:
-            return [self._multi_label(row).encode() for row in rows]
-
-        template, labels = self._template, self._labels
         best = probabilities.argmax(1).tolist()
-        return [(template % (labels[i], f"{row[i]:.6g}", *row)).encode() for i, row in zip(best, rows, strict=True)]
+        rows = probabilities.tolist()
+        found = zip(rows, best, items, strict=True)
+        return [self._prediction(row, i, top_k).encode() for row, i, (_, top_k) in found]
+
+    def _prediction(self, row: list[float], best: int, top_k: int) -> str:
+        if self._problem == MULTI:  # lists of the labels above the threshold and their probabilities
+            chosen = [i for i, probability in enumerate(row) if probability >= MULTI_LABEL_THRESHOLD]
+            label = f"[{','.join(self._labels[i] for i in chosen)}]"
+            probability = f"[{','.join(f'{row[i]:.6g}' for i in chosen)}]"
+        else:
+            label, probability = self._labels[best], f"{row[best]:.6g}"
+        if not top_k:
+            return self._template % (label, probability, *row)
+
+        order = sorted(range(len(row)), key=row.__getitem__, reverse=True)[:top_k]
+        shown = ",".join(f"{self._labels[i]}:{row[i]:.6g}" for i in order)
+        return f'{{"label":{label},"probability":{probability},"probabilities":{{{shown}}}}}'
 
     def _numbers(self, texts: Sequence[str]) -> list[bytes]:
         """Predictions of a regression model: a number in place of the label, no probabilities."""
@@ -77,12 +126,18 @@ class JsonPredictor:
         template = '{"label":%.6g,"probability":null,"probabilities":{}}'
         return [(template % value).encode() for value in values.tolist()]
 
-    def _multi_label(self, row: list[float]) -> str:
-        """One prediction of a multi-label model: lists of the labels above the threshold and their probabilities."""
-        chosen = [i for i, probability in enumerate(row) if probability >= MULTI_LABEL_THRESHOLD]
-        labels = ",".join(self._labels[i] for i in chosen)
-        probabilities = ",".join(f"{row[i]:.6g}" for i in chosen)
-        return self._template % (f"[{labels}]", f"[{probabilities}]", *row)
+
+class JsonTagger:
+    """Predicts the tag of every word of texts; each prediction is a JSON object with words and tags."""
+
+    def __init__(self, tagger: "Tagger") -> None:
+        self._tagger = tagger
+
+    def __call__(self, items: Sequence[Item]) -> list[bytes]:
+        """Words, split at spaces, and tags of each text, in order."""
+        sentences = [text.split() for text, _ in items]
+        found = zip(sentences, self._tagger.predict(sentences), strict=True)
+        return [json.dumps({"words": words, "tags": tags}).encode() for words, tags in found]
 
 
 def _check_finite(values: np.ndarray) -> None:

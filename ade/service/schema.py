@@ -30,15 +30,14 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-PREDICTIONS = _object(
-    predictions=_list(
-        _object(
-            label=LABEL,
-            probability={"anyOf": [PROBABILITY, _list(PROBABILITY), {"type": "null"}]},
-            probabilities=PROBABILITIES,
-        )
-    )
+WORDS: Schema = {"type": "array", "items": {"type": "string"}}
+PREDICTION = _object(
+    label=LABEL,
+    probability={"anyOf": [PROBABILITY, _list(PROBABILITY), {"type": "null"}]},
+    probabilities=PROBABILITIES,
 )
+TAGS = {**_object(words=WORDS, tags=WORDS), "description": "of a tagger: a tag for each word"}
+PREDICTIONS = _object(predictions=_list({"anyOf": [PREDICTION, TAGS]}))
 NUMBER: Schema = {"type": "number"}
 PER_LABEL: Schema = {"type": "array", "items": NUMBER, "description": "one number per label, in the order of `labels`"}
 EXPLANATION = _object(
@@ -77,16 +76,24 @@ READINGS = _object(
     )
 )
 ABOUT = _object(labels=_list({"type": "string"}), problem={"type": "string"}, anchors=_list(OBJECT))
-HEALTH = _object(status={"const": "ready"}, version={"type": "string"}, model=OBJECT, limits=OBJECT)
+STATUS = _object(status={"type": "string"})
+HEALTH = _object(status={"enum": ["ready", "stopping"]}, version={"type": "string"}, model=OBJECT, limits=OBJECT)
+VECTOR: Schema = {"anyOf": [_list(NUMBER), {"type": "string", "description": "float32 values in base64"}]}
+EMBEDDINGS = _object(
+    object={"const": "list"},
+    data=_list(_object(object={"const": "embedding"}, index={"type": "integer"}, embedding=VECTOR)),
+    model={"type": "string"},
+    usage=_object(prompt_tokens={"type": "integer"}, total_tokens={"type": "integer"}),
+)
 ERROR = _object(detail={"type": "string"})
 ERRORS = {
     408: "the body did not arrive in time",
-    409: "the model cannot be inspected",
+    409: "the model cannot do this",
     413: "the body is too large",
     415: "the body is not application/json",
     422: "the body does not fit the schema, or has more or longer texts than the limits allow",
     500: "the service failed; its log says why",
-    503: "too many requests are waiting; the header Retry-After says when to try again",
+    503: "too many requests are waiting, or this one has for too long; the header Retry-After says when to try again",
 }
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem}"
@@ -95,38 +102,11 @@ STYLE = (
 )
 
 
-def openapi(version: str, settings: ServiceSettings) -> Schema:
+def openapi(version: str, settings: ServiceSettings, can_inspect: bool = True) -> Schema:
     """The OpenAPI description of the service, with its limits."""
-    metrics = {"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    operations = {
-        "predict": {
-            "description": "Predict the label of a text, or of each of a list of texts, with all probabilities.",
-            "requestBody": _texts_body(settings.max_texts, settings.max_chars),
-            "responses": _responses(PREDICTIONS, 408, 413, 415, 422, 503),
-        },
-        "explain": {
-            "description": "What every word and n-gram of a text adds to the score of every label.",
-            "requestBody": _texts_body(settings.inspect_texts, settings.inspect_chars),
-            "responses": _responses(EXPLANATIONS, 408, 413, 415, 422, 503),
-        },
-        "inspect": {
-            "description": "For each token of a text its anchors, its pooling weight (share) and its attention.",
-            "requestBody": _texts_body(settings.inspect_texts, settings.inspect_chars),
-            "responses": _responses(READINGS, 408, 409, 413, 415, 422, 503),
-        },
-        "about": {
-            "description": "Labels and anchors of the model; each anchor with its nearest words and map coordinates.",
-            "responses": _responses(ABOUT, 409, 503),
-        },
-        "health": {
-            "description": "Whether the service is ready, which model it serves, and its limits.",
-            "responses": _responses(HEALTH),
-        },
-        "metrics": {
-            "description": "Requests, latencies and batches in Prometheus' text format.",
-            "responses": {"200": metrics},
-        },
-    }
+    operations = _operations(settings)
+    if not can_inspect:
+        operations = {name: operation for name, operation in operations.items() if name not in ("inspect", "about")}
     paths = {
         f"/{name}": {"post" if "requestBody" in operation else "get": {"operationId": name, **operation}}
         for name, operation in operations.items()
@@ -135,12 +115,75 @@ def openapi(version: str, settings: ServiceSettings) -> Schema:
     return {"openapi": "3.1.0", "info": {"title": "ade", "version": version, "description": about}, "paths": paths}
 
 
-def _texts_body(max_texts: int, max_chars: int) -> Schema:
+def _operations(settings: ServiceSettings) -> Schema:
+    """Description, body and responses of each route but those for people and the one that loads a model."""
+    metrics = {"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    short = _texts_body(settings.inspect_texts, settings.inspect_chars)
+    top_k = {"type": "integer", "minimum": 1, "description": "how many of the most probable labels are answered"}
+    return {
+        "predict": {
+            "description": "Predict the label of a text, or of each of a list of texts, with their probabilities.",
+            "requestBody": _texts_body(settings.max_texts, settings.max_chars, top_k=top_k),
+            "responses": _responses(PREDICTIONS, 408, 413, 415, 422, 503),
+        },
+        "v1/embeddings": {
+            "description": "The vector of a text, or of each of a list of texts, as in OpenAI's API.",
+            "requestBody": _embeddings_body(settings.max_texts, settings.max_chars),
+            "responses": _responses(EMBEDDINGS, 408, 409, 413, 415, 422, 503),
+        },
+        "explain": {
+            "description": "What every word and n-gram of a text adds to the score of every label.",
+            "requestBody": short,
+            "responses": _responses(EXPLANATIONS, 408, 409, 413, 415, 422, 503),
+        },
+        "inspect": {
+            "description": "For each token of a text its anchors, its pooling weight (share) and its attention.",
+            "requestBody": short,
+            "responses": _responses(READINGS, 408, 409, 413, 415, 422, 503),
+        },
+        "about": {
+            "description": "Labels and anchors of the model; each anchor with its nearest words and map coordinates.",
+            "responses": _responses(ABOUT, 409, 503),
+        },
+        "health": {
+            "description": "Whether the service is ready or stopping, which model it serves, and its limits.",
+            "responses": _responses(HEALTH),
+        },
+        "health/live": {"description": "Answered while the process works.", "responses": _responses(STATUS)},
+        "health/ready": {
+            "description": "Whether requests should be sent here: not once the service is stopping.",
+            "responses": _responses(STATUS, 503),
+        },
+        "metrics": {
+            "description": "Requests, latencies and batches in Prometheus' text format.",
+            "responses": {"200": metrics},
+        },
+    }
+
+
+def _texts_body(max_texts: int, max_chars: int, **optional: Schema) -> Schema:
     """The body of a request that takes texts."""
+    schema = {**_object(texts=_texts(max_texts, max_chars)), "additionalProperties": False}
+    schema["properties"] |= optional
+    return _body(schema, {"texts": ["a wading bird with long legs"]})
+
+
+def _embeddings_body(max_texts: int, max_chars: int) -> Schema:
+    schema = {**_object(input=_texts(max_texts, max_chars)), "additionalProperties": False}
+    schema["properties"] |= {
+        "model": {"description": "not used: a service has one model"},
+        "encoding_format": {"enum": ["float", "base64"], "default": "float"},
+        "user": {"description": "not used"},
+    }
+    return _body(schema, {"input": ["a wading bird with long legs"], "model": "model"})
+
+
+def _texts(max_texts: int, max_chars: int) -> Schema:
     text = {"type": "string", "maxLength": max_chars}
-    texts = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": max_texts}]}
-    schema = {**_object(texts=texts), "additionalProperties": False}
-    example = {"texts": ["a wading bird with long legs"]}
+    return {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": max_texts}]}
+
+
+def _body(schema: Schema, example: Schema) -> Schema:
     return {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
 
 

@@ -1,28 +1,29 @@
-"""Uvicorn on a bound socket: limits on slow and oversized requests, a call when it is ready, graceful shutdown."""
+"""Uvicorn on a bound socket: a call when it is ready, a signal to load the model anew, a stop that loses no request."""
 
 import asyncio
-import json
+import contextlib
+import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from ade.errors import InputError
+from ade.service.logs import ACCESS
+from ade.service.protocol import Connections, LimitedProtocol
+from ade.settings import ServiceSettings
 
-try:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpProtocol
-except ImportError:
-    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
-
-MAX_HEAD_BYTES = 1 << 16  # of a request line and its headers
 CHUNK_OVERHEAD = 8  # bytes on the wire for a byte of the body, where each is sent as a chunk of its own
 DRAINED_BYTES = 1 << 24  # what may be read of a body that is too large, before and after it is refused
-REQUEST_SECONDS = 30.0  # in which a whole request must arrive
 KEEP_ALIVE_SECONDS = 75  # longer than proxies keep idle connections
-SHUTDOWN_SECONDS = 20  # in which running requests are still answered
+SHUTDOWN_SECONDS = 20  # after the grace period, in which running requests are still answered
+POLL_SECONDS = 0.02
+BACKLOG = 2048  # connections that the system keeps until they are accepted
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -46,119 +47,114 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class LimitedProtocol(HttpProtocol):
-    """Uvicorn's HTTP protocol with limits on a request's time and size, and its own errors as JSON.
+class Server(uvicorn.Server):
+    """Uvicorn's server for an application of `create_app`; calls `on_ready` once it listens.
 
-    No setting of uvicorn does this. None limits how long a request may take to arrive (`timeout_keep_alive` counts
-    only between requests), so a client that sends a byte now and then would hold its connection for ever. The head has
-    a limit with h11 alone (`h11_max_incomplete_event_size`), which is slower than httptools. A proxy in front of the
-    service can do both, but the service must not depend on one.
+    From the first signal to stop, every answer closes its connection, and for the grace period new connections and
+    requests are still taken. Then it stops to listen, answers what it has read, and closes idle connections. A second
+    signal ends the grace period, a third SIGINT ends everything.
     """
 
-    def __init__(self, max_bytes: int, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.max_bytes = max_bytes  # of a whole request, as sent
-        self.received = 0  # bytes since the last response
-        self.deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected: its first request has to arrive in time."""
-        super().connection_made(transport)
-        self._start_deadline()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed."""
-        self._cancel_deadline()
-        super().connection_lost(error)
-
-    def data_received(self, data: bytes) -> None:
-        """Count what has arrived of a request, and refuse what is too much."""
-        super().data_received(data)
-        self.received += len(data)
-        in_body = self.cycle is not None and self.cycle.more_body
-        is_complete = not in_body and self.cycle is not None and not self.cycle.response_complete
-
-        if is_complete:
-            self._cancel_deadline()
-        elif not self.transport.is_closing():
-            self._start_deadline()
-            if self.received > (self.max_bytes if in_body else MAX_HEAD_BYTES):
-                self._refuse("400 Bad Request", "the request, or its head, is too large")
-
-    def on_response_complete(self) -> None:
-        """The next request may begin."""
-        self.received = 0
-        super().on_response_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer a request that is not HTTP."""
-        self._refuse("400 Bad Request", msg)
-
-    def _start_deadline(self) -> None:
-        if self.deadline is None:
-            self.deadline = self.loop.call_later(REQUEST_SECONDS, self._on_deadline)
-
-    def _cancel_deadline(self) -> None:
-        if self.deadline is not None:
-            self.deadline.cancel()
-            self.deadline = None
-
-    def _on_deadline(self) -> None:
-        if self.received:
-            self._refuse("408 Request Timeout", f"the request did not arrive within {REQUEST_SECONDS:.0f} seconds")
-        else:
-            self.transport.close()
-
-    def _refuse(self, status: str, detail: str) -> None:
-        """Answer with an error, unless another answer has begun, and close the connection."""
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = json.dumps({"detail": detail}).encode()
-            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            self.transport.write(f"HTTP/1.1 {status}\r\n{head}".encode() + body)
-        self.transport.close()
-
-
-class Server(uvicorn.Server):
-    """Uvicorn's server with the settings of this service; calls `on_ready` once it listens."""
-
-    def __init__(self, app: Any, on_ready: Callable[[], None], max_bytes: int, access_log: bool = False) -> None:
+    def __init__(self, app: Any, on_ready: Callable[[], None], settings: ServiceSettings = ServiceSettings()) -> None:
+        max_bytes = CHUNK_OVERHEAD * settings.max_bytes + DRAINED_BYTES
+        self.service, self._on_ready, self._grace = app.state.service, on_ready, settings.grace
+        self.shared = Connections(max_bytes, settings.max_connections, self.service.metrics)
+        self.should_exit: bool
+        self.force_exit: bool
+        self.is_hurried = self.is_closed = False  # by a second signal; whether it has stopped to listen
         config = uvicorn.Config(
             app,
-            http=partial(LimitedProtocol, CHUNK_OVERHEAD * max_bytes + DRAINED_BYTES),
+            http=partial(LimitedProtocol, self.shared),
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="info" if access_log else "error",
-            access_log=access_log,
-            proxy_headers=access_log,
+            log_level="error",
+            access_log=False,
+            proxy_headers=logging.getLogger(ACCESS).isEnabledFor(logging.INFO),  # the client's address is for the log
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            backlog=BACKLOG,
         )
         super().__init__(config)
-        self._on_ready = on_ready
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal to stop."""
+        self.force_exit = self.force_exit or (self.is_closed and sig == signal.SIGINT)
+        self.is_hurried = self.should_exit
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
         await super().startup(sockets)
-        if self.started:
-            self._on_ready()
+        if not self.started:
+            return
+        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.service.reload_soon)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop without losing a request."""
+        self.shared.is_stopping = self.service.is_stopping = True
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._until(lambda: self.is_hurried, self._grace)
+
+        self.is_closed = True
+        await self._stop_listening(sockets or [])
+        if not await self._until(self._is_done, SHUTDOWN_SECONDS):
+            for task in self.server_state.tasks:  # they are answered with status 503
+                task.cancel()
+            await self._until(lambda: not self.server_state.tasks, 1.0)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    def _is_done(self) -> bool:
+        """Whether all connections are closed; those that have been idle for the grace period are closed now."""
+        for connection in list(self.server_state.connections):
+            connection.close_if_idle(0.0 if self.is_hurried else self._grace)
+        return self.force_exit or not (self.server_state.connections or self.server_state.tasks)
+
+    async def _until(self, happened: Callable[[], bool], seconds: float) -> bool:
+        """Wait for something, at most so many seconds; whether it has happened."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not happened():
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    async def _stop_listening(self, sockets: list[socket.socket]) -> None:
+        """Accept what the system has connected already, then close the sockets: nobody is turned away after connecting.
+
+        Duplicates keep the sockets open while the event loop gives them up.
+        """
+        loop = asyncio.get_running_loop()
+        listening = [each.dup() for each in sockets]
+        for server in self.servers:
+            server.close()
+        for each in sockets:
+            each.close()
+        await asyncio.sleep(0)
+
+        accepted: list[socket.socket] = []
+        for each in listening:
+            each.setblocking(False)
+            with contextlib.suppress(OSError):  # BlockingIOError: there is no other
+                while True:
+                    accepted.append(each.accept()[0])
+            each.close()
+        for connection in accepted:
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):  # the client has left
+                await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
-def serve(
-    app: Any, bound: socket.socket, on_ready: Callable[[], None], max_bytes: int, access_log: bool = False
-) -> None:
-    """Serve an ASGI application, with bodies of up to `max_bytes`, until SIGINT or SIGTERM; then shut down gracefully.
-
-    Requests under way at the signal are still answered.
-    """
-    server = Server(app, on_ready, max_bytes, access_log)
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    # Uvicorn raises the signal again after its shutdown; with its own handler in place that is a normal return.
-    previous = {number: signal.signal(number, server.handle_exit) for number in signals}
-    try:
-        server.run([bound])
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+def serve(app: Any, bound: socket.socket, on_ready: Callable[[], None], settings: ServiceSettings) -> None:
+    """Serve an application of `create_app` until SIGINT or SIGTERM; then stop without losing a request."""
+    Server(app, on_ready, settings).run([bound])

@@ -48,9 +48,9 @@ class LabelTeacher:
         try:
             with quiet():
                 model, about = AutoModelForSequenceClassification.from_pretrained(
-                    source, use_safetensors=True, output_loading_info=True
+                    source, use_safetensors=True, output_loading_info=True, trust_remote_code=False
                 )
-                tokenizer = AutoTokenizer.from_pretrained(source)
+                tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         except InputError:
             raise
         except Exception as error:  # transformers and safetensors raise many kinds

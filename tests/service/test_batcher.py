@@ -1,15 +1,25 @@
-"""The batcher by itself: texts in order, cut to size, one failure alone, nobody waiting for nothing."""
+"""The batcher by itself: requests in turn, texts in order, one failure alone, nobody waiting for nothing."""
 
 import asyncio
 import threading
 import time
 
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
 from ade.service import batcher
-from ade.service.batcher import Batcher, QueueFull
+from ade.service.batcher import Batcher, BatchLimits, QueueFull
 from tests.conftest import PATIENT
 
 
-def batched(requests, max_texts=4, max_queued=100):
+def limits(items=4, cost=1000, queued=1000, wait=0.0):
+    return BatchLimits(items, cost, queued, wait)
+
+
+def one(text):
+    return 1
+
+
+def batched(requests, chosen=limits(), cost=one):
     """What every request got, and the batches that were made."""
     batches = []
 
@@ -20,18 +30,87 @@ def batched(requests, max_texts=4, max_queued=100):
         return [text.upper() for text in texts]
 
     async def ask():
-        predict = Batcher(work, max_texts, max_queued)
-        return await asyncio.gather(*(predict(request) for request in requests), return_exceptions=True)
+        predict = Batcher(work, chosen, cost)
+        found = await asyncio.gather(*(predict(request) for request in requests), return_exceptions=True)
+        assert (predict.queued, predict.queued_items) == (0, 0)
+        return found
 
     return asyncio.run(ask()), batches
 
 
-def test_requests_are_packed_and_cut_in_order():
-    found, batches = batched([["a"], ["b", "c"], ["d", "e"], list("fghijklmn"), ["o"]])
-    assert found == [["A"], ["B", "C"], ["D", "E"], list("FGHIJKLMN"), ["O"]]
-    assert batches == [["a", "b", "c"], ["d", "e"], list("fghi"), list("jklm"), ["n", "o"]]
-    found, batches = batched([["a"], ["b"], ["c"]], max_texts=1)
+def test_requests_are_served_in_turn_and_answered_in_order():
+    found, batches = batched([["a"], ["b", "c"], ["d", "e"], list("fghijk"), ["o"]], limits(cost=8))
+    assert found == [["A"], ["B", "C"], ["D", "E"], list("FGHIJK"), ["O"]]
+    assert [sorted(batch) for batch in batches] == [list("abdf"), list("cego"), list("hijk")]
+    found, batches = batched([["a"], ["b"], ["c"]], limits(items=1))
     assert batches == [["a"], ["b"], ["c"]]
+    assert batched([[]]) == ([[]], [])
+
+
+def test_a_short_request_is_one_turn():
+    """Texts that cost less than an eighth of a batch stay together: a request waits for one batch, not for several."""
+    requests = [["a", "b"], list("cdefgh"), ["i", "j"]]
+    _, batches = batched(requests, limits(cost=16))
+    assert batches == [["a", "b", "c", "d"], ["i", "j", "e", "f"], ["g", "h"]]
+
+
+def test_a_short_request_waits_for_no_long_one():
+    """However many greedy requests are queued before it, a word is in the next batch, whatever the texts cost."""
+    greedy = [[f"{i}:{j}" for j in range(50)] for i in range(40)]
+    _, batches = batched([*greedy, ["word"]], limits(4, 100, 10**6), lambda text: 100 if ":" in text else 1)
+    assert batches[0] == ["word"]  # an item of a whole batch's cost goes alone
+    turns = [batch[0].split(":")[0] for batch in batches[1:]]
+    assert turns[:40] == [str(i) for i in range(40)]  # then each of the others in turn
+    assert turns[40:80] == turns[:40]
+
+
+def test_a_word_that_comes_late_is_next():
+    """While the first of many batches is predicted, a word arrives: it is in the second."""
+    batches, begun, go = [], threading.Event(), threading.Event()
+
+    def work(texts):
+        batches.append(texts)
+        begun.set()
+        assert go.wait(PATIENT)
+        return texts
+
+    async def ask():
+        predict = Batcher(work, limits(8, 100, 10**6), len)
+        greedy = [asyncio.create_task(predict(["x" * 90] * 20)) for _ in range(40)]
+        await asyncio.to_thread(begun.wait, PATIENT)
+        word = asyncio.create_task(predict(["word"]))
+        await asyncio.sleep(0)
+        go.set()
+        await word
+        assert not any(task.done() for task in greedy)
+        await asyncio.gather(*greedy)
+
+    asyncio.run(asyncio.wait_for(ask(), PATIENT))
+    assert batches[1][0] == "word"
+    assert sum(map(len, batches[1])) <= 100
+
+
+def test_many_words_do_not_starve_a_long_text():
+    """Time is shared by cost: after as many words as it has tokens, the long text has its turn."""
+    words = [["w"]] * 500
+    _, batches = batched([["long"], *words], limits(1, 1000, 10**6), lambda text: 100 if text == "long" else 1)
+    assert batches.index(["long"]) > 0
+
+    async def ask():
+        order = []
+        predict = Batcher(echo(order), limits(1, 1000, 10**6), lambda text: 20 if text == "long" else 1)
+
+        async def ask_again():  # a new word as soon as the last is answered, for ever
+            while True:
+                await predict(["w"])
+
+        asking = asyncio.create_task(ask_again())
+        await predict(["long"])
+        asking.cancel()
+        return order
+
+    order = asyncio.run(asyncio.wait_for(ask(), PATIENT))
+    assert order.count(["w"]) <= 25
 
 
 def test_one_bad_request_spoils_no_other():
@@ -39,15 +118,44 @@ def test_one_bad_request_spoils_no_other():
     assert found[0] == ["A"]
     assert isinstance(found[1], ValueError)
     assert found[2] == ["B", "C"]
-    assert batches[0] == ["a", "bad", "b", "c"]
-    found, _ = batched([["a", "b", "c", "d", "bad"]])
+    assert sorted(batches[0]) == ["a", "b", "bad", "c"]
+    found, batches = batched([["bad", "b", "c", "d", "e", "f"], ["g"]])
     assert isinstance(found[0], ValueError)
+    assert found[1] == ["G"]
+    assert not any("f" in batch for batch in batches)  # what is left of a request that has failed is not predicted
+
+
+def test_what_is_not_an_exception_fails_its_request_alone():
+    """A panic in Rust is a BaseException, which would end the loop that predicts."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    panics = "a" * 60 + "b"
+
+    async def ask():
+        predict = Batcher(lambda texts: [tokenizer.encode(text).ids for text in texts], limits(), one)
+        first = await asyncio.gather(predict(["x"]), predict([panics]), predict(["y"]), return_exceptions=True)
+        return first, await predict(["z"])
+
+    (x, failure, y), z = asyncio.run(ask())
+    assert x == y == z == [[0]]
+    assert isinstance(failure, RuntimeError)
+    assert type(failure.__cause__).__name__ == "PanicException"
 
 
 def test_a_full_queue_takes_no_more():
-    found, _ = batched([["a", "b"], ["c", "d"], ["e"]], max_queued=4)
+    found, _ = batched([["a", "b"], ["c", "d"], ["e"]], limits(queued=4))
     assert found[:2] == [["A", "B"], ["C", "D"]]
     assert isinstance(found[2], QueueFull)
+    found, _ = batched([["long text"], ["a"]], limits(queued=4), len)  # alone, a request always fits
+    assert found[0] == ["LONG TEXT"]
+    assert isinstance(found[1], QueueFull)
+
+
+def test_part_of_the_queue_is_kept_for_short_requests():
+    found, _ = batched([["x" * 60], ["y" * 60], ["w"] * 4, ["z" * 11]], limits(4, 10, 128), len)
+    assert [isinstance(each, QueueFull) for each in found] == [False, True, False, False]
+    found, _ = batched([["x" * 110], ["z" * 11], ["w"] * 4], limits(4, 10, 128), len)
+    assert [isinstance(each, QueueFull) for each in found] == [False, True, False]
 
 
 FOR_EVER = 10 * PATIENT  # whoever waits that long makes the test fail
@@ -67,7 +175,7 @@ def test_it_waits_for_others_only_where_there_were_others(monkeypatch):
     batches = []
 
     async def ask():
-        predict = Batcher(echo(batches), 8, 100, FOR_EVER)
+        predict = Batcher(echo(batches), limits(8, wait=FOR_EVER), one)
         for _ in range(20):
             await predict(["alone"])
         await asyncio.gather(predict(["a"]), predict(["b"]))
@@ -75,11 +183,11 @@ def test_it_waits_for_others_only_where_there_were_others(monkeypatch):
         while predict._enough_queued is None:  # until it waits for a second
             await asyncio.sleep(0)
         await asyncio.gather(first, predict(["d"]))  # which comes: no need to wait longer
-        predict._max_wait = 0.05
+        predict._limits = limits(8, wait=0.05)
         began = time.monotonic()
         await predict(["e"])  # nobody comes
         waited = time.monotonic() - began
-        predict._max_wait = FOR_EVER
+        predict._limits = limits(8, wait=FOR_EVER)
         await predict(["f"])  # and nobody is expected any more
         return waited
 
@@ -93,7 +201,7 @@ def test_after_a_lull_nobody_else_is_expected(monkeypatch):
     batches = []
 
     async def ask():
-        predict = Batcher(echo(batches), 8, 100, FOR_EVER)
+        predict = Batcher(echo(batches), limits(8, wait=FOR_EVER), one)
         await asyncio.gather(predict(["a"]), predict(["b"]))
         await predict(["c"])
 
@@ -111,7 +219,7 @@ def test_what_is_cancelled_is_not_worked_on():
         return texts
 
     async def ask():
-        predict = Batcher(work, 4, 100)
+        predict = Batcher(work, limits(4), one)
         first = asyncio.create_task(predict(["first"]))
         await asyncio.to_thread(begun.wait, PATIENT)
         tasks = [asyncio.create_task(predict([f"{i}"] * 6)) for i in range(5)]

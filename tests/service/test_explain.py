@@ -15,7 +15,7 @@ from ade.service.inspections import MAX_WAITING
 from ade.settings import Architecture, TrainingSettings
 from ade.training.loop import fit_model
 from tests.conftest import PATIENT, until
-from tests.service.test_app import SMALL, connected, got, metrics_of, posted, running
+from tests.service.conftest import SMALL, connected, got, metrics_of, posted, running
 
 TEXT = "the rocket and the bank"
 
@@ -120,5 +120,3 @@ def test_the_model_is_loaded_ahead_when_the_page_is_opened(folder):
         got(address)
         assert got(address, "/about").json() == made[0].about()
         assert len(made) == 1
-    with running(Runtime.load(folder)) as address:  # a service without an inspector has a page, too
-        assert got(address).status_code == 200
