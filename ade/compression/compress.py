@@ -126,7 +126,7 @@ class _Job:
             worst = max(found.values(), default=0.0)
             if not self.settings.max_loss or worst <= self.settings.max_loss:
                 return model, sizes, found
-            if size * GROWTH > rows * dim:
+            if size * GROWTH > sizes["before"]:
                 raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
 
     def _weights(self, model: Any) -> dict[str, Tensor]:

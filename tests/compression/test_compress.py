@@ -1,0 +1,188 @@
+"""`compress` from a folder to a folder: sizes, losses, what is refused, and the command line."""
+
+import json
+import math
+import random
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from typer.testing import CliRunner
+
+import ade
+from ade.cli.main import app
+from ade.compression.report import CompressionReport, losses, token_ids
+from ade.compression.source import is_decoder, load_model
+from ade.errors import InputError
+
+WORDS = [f"word{number}" for number in range(400)]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+SHAPE = {
+    "vocab_size": 404,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    chooser = random.Random(seed)
+    weights = [1 / (number + 1) for number in range(len(WORDS))]
+    return [" ".join(chooser.choices(WORDS, weights, k=8)) for _ in range(count)]
+
+
+def save_tokenizer(folder, decoder):
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*SPECIAL, *WORDS])}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    if decoder:
+        names |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+    else:
+        names |= {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    torch.manual_seed(0)
+    transformers.BertModel(transformers.BertConfig(**SHAPE)).save_pretrained(folder)
+    save_tokenizer(folder, decoder=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoder")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True, bos_token_id=2, eos_token_id=3)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    save_tokenizer(folder, decoder=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    file.write_text("\n".join(texts(300)) + "\n", "utf8")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_the_folder_loads_with_everything_else_unchanged(kind, corpus, tmp_path, request):
+    source = request.getfixturevalue(kind)
+    report = ade.compress(source, tmp_path / "packed", ade.CompressionSettings(size="30kB"), [corpus])
+    assert report.table["after"] <= 30_000 < report.table["before"] == 404 * 32 * 4
+    assert set(report.loss) == {"corpus.txt"}
+    assert math.isfinite(report.loss["corpus.txt"])
+
+    before, after = load_file(source / "model.safetensors"), load_file(tmp_path / "packed" / "model.safetensors")
+    packed = [name for name in after if ".table." in name]
+    assert packed
+    unchanged = [name for name in before if "embed_tokens" not in name and "word_embeddings" not in name]
+    assert unchanged
+    assert all(torch.equal(before[name], after[name]) for name in unchanged)
+    assert (tmp_path / "packed" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    assert "## Compressed table" in (tmp_path / "packed" / "README.md").read_text("utf8")
+    written = json.loads((tmp_path / "packed" / "compression.json").read_text("utf8"))
+    assert written["loss"] == report.loss
+
+    model, _ = load_model(tmp_path / "packed")
+    ids = torch.tensor([[2, 4, 5, 9, 3]])
+    original, _ = load_model(source)
+    with torch.no_grad():
+        distance = (model(input_ids=ids)[0] - original(input_ids=ids)[0]).abs().max()
+    assert 0 < distance < 1
+
+
+def test_more_bytes_lose_less(encoder, corpus, tmp_path):
+    found = [
+        ade.compress(encoder, tmp_path / size, ade.CompressionSettings(size=size), [corpus]).mean_loss
+        for size in ("22kB", "34kB")
+    ]
+    assert found[0] > found[1] >= 0
+
+
+def test_bytes_are_spent_until_the_loss_is_small_enough(encoder, corpus, tmp_path):
+    plain = ade.compress(encoder, tmp_path / "plain", ade.CompressionSettings(size="22kB"), [corpus])
+    wanted = plain.mean_loss / 2
+    settings = ade.CompressionSettings(size="22kB", max_loss=wanted)
+    report = ade.compress(encoder, tmp_path / "better", settings, [corpus])
+    assert report.mean_loss <= wanted
+    assert report.table["after"] > plain.table["after"]
+
+
+def test_a_loss_that_cannot_be_met_leaves_no_folder(encoder, corpus, tmp_path):
+    with pytest.raises(InputError, match="--max-loss must allow more"):
+        ade.compress(encoder, tmp_path / "packed", ade.CompressionSettings(max_loss=1e-9), [corpus])
+    assert not (tmp_path / "packed").exists()
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_tuning_brings_the_outputs_closer(kind, corpus, tmp_path, request):
+    source = request.getfixturevalue(kind)
+    settings = ade.CompressionSettings(size="22kB", tune_steps=60)
+    plain = ade.compress(source, tmp_path / "plain", settings, [corpus])
+    tuned = ade.compress(source, tmp_path / "tuned", settings, [corpus], tune_on=[corpus])
+    assert tuned.table == plain.table
+    if kind == "encoder":
+        assert tuned.mean_loss < plain.mean_loss
+    else:  # perplexity of a random model may fall either way; it comes closer to the original's
+        assert abs(tuned.mean_loss) < abs(plain.mean_loss) + 0.05
+
+
+def test_the_input_alone(decoder, corpus, tmp_path):
+    settings = ade.CompressionSettings(size="30kB", head="input")
+    ade.compress(decoder, tmp_path / "packed", settings, [corpus])
+    packed, original = load_model(tmp_path / "packed")[0], load_model(decoder)[0]
+    assert torch.equal(packed.lm_head.weight, original.lm_head.weight)
+    with pytest.raises(InputError, match="--head both"):
+        ade.compress(decoder, tmp_path / "both", ade.CompressionSettings(head="both"), [corpus])
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match="neither a Hugging Face config"):
+        ade.compress(tmp_path, tmp_path / "packed")
+    with pytest.raises(InputError, match="no such folder"):
+        ade.compress(tmp_path / "nowhere", tmp_path / "packed")
+    (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}', "utf8")
+    with pytest.raises(InputError, match="not a model transformers can load"):
+        ade.compress(tmp_path, tmp_path / "packed")
+
+
+def test_the_command_prints_bytes_and_losses(encoder, corpus, tmp_path):
+    words = ["compress", str(encoder), "--out", str(tmp_path / "packed"), "--size", "30kB", "--corpus", str(corpus)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "table" in result.stdout
+    assert "corpus.txt" in result.stdout
+    again = CliRunner().invoke(app, words)
+    assert isinstance(again.exception, InputError)
+    as_json = CliRunner().invoke(app, [*words, "--overwrite", "--json"])
+    assert json.loads(as_json.stdout.strip().splitlines()[-1])["table"]["after"] <= 30_000
+
+
+def test_a_decoder_reads_its_start_token_first(decoder, encoder):
+    for folder, first in ((decoder, 2), (encoder, 2)):
+        rows = token_ids(load_model(folder)[1], ["word1 word2"])
+        assert rows[0][0] == first
+        assert rows[0].count(2) == 1
+
+
+def test_losses_are_the_increase_of_perplexity_or_the_angle(decoder, encoder):
+    model = load_model(decoder)[0]
+    assert is_decoder(model)
+    before, after = torch.tensor([-1.0, -3.0]), torch.tensor([-1.0, -3.2])
+    assert losses(model, {"x": before}, {"x": after})["x"] == pytest.approx(100 * (math.exp(0.1) - 1), rel=1e-5)
+    vectors = torch.eye(2)
+    angle = losses(load_model(encoder)[0], {"x": vectors}, {"x": torch.ones(2, 2)})["x"]
+    assert angle == pytest.approx(100 * (1 - math.sqrt(0.5)), rel=1e-5)
+
+
+def test_a_report_without_text_has_no_mean():
+    sizes = {"before": 2, "after": 1}
+    assert math.isnan(CompressionReport("m", sizes, sizes, sizes, "loss", {}).mean_loss)
