@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ade.compression.alone import compress_table, is_table
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.folder import save_compressed
 from ade.compression.quantizer import replace_tables
@@ -66,13 +67,17 @@ def compress(
     overwrite: bool = False,
     report: Report = silent,
 ) -> CompressionReport:
-    """Write a model with its embedding table packed to the folder `out`; returns bytes and losses.
+    """Write a model, or a table alone, with its embedding table packed to the folder `out`; returns bytes and losses.
 
     `corpus` are text files like those the model will read, one text a line (or CSV, JSON lines, Parquet): they say
     which rows are used, and some of their texts are held back to measure the loss. Without one, word frequencies of
     many languages do. `tune_on` are text files to tune the packed table with, no labels needed.
     """
     settings, out = settings or CompressionSettings(), Path(out)
+    if is_table(source):
+        if tune_on or settings.max_loss:
+            raise InputError(f"{source}: a table without a model; --tune and --max-loss need one")
+        return compress_table(source, out, settings, _read_corpus(corpus).counted, languages, overwrite, report)
     with new_folder(out, MARKERS, overwrite) as draft, source_folder(source) as folder:
         texts = _read_corpus(corpus)
         tuning = [text for file in tune_on for text in _some(file, TUNING_TEXTS)]

@@ -1,0 +1,100 @@
+"""Tables without a model: word vectors, or an embedding table beside its tokenizer, packed into a folder of their own.
+
+The folder has the arrays (`table.safetensors`), their shape (`table.json`) and the tokenizer; docs/compress.md has a
+reader in numpy.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.report import CompressionReport
+from ade.compression.table import PackedTable, TableShape
+from ade.compression.use import row_use
+from ade.data.tokenizer_file import TOKENIZER
+from ade.errors import InputError, first_line
+from ade.files import new_folder
+from ade.progress import Report, silent
+from ade.settings import CompressionSettings, parse_size
+from ade.teachers import TEXT_VECTORS, load_teacher
+
+ARRAYS, SHAPE = "table.safetensors", "table.json"
+PROBES, NEIGHBOURS = 500, 10  # rows whose neighbours are compared, and how many of each
+
+
+def is_table(source: str | Path) -> bool:
+    """Whether a source is a table without a model: text vectors, or `embeddings.safetensors` / `.npy`."""
+    path = Path(source)
+    if path.is_dir():
+        return not (path / "config.json").exists() and any(path.glob("embeddings.*"))
+    return path.is_file() and path.name.endswith(TEXT_VECTORS)
+
+
+def compress_table(
+    source: str | Path,
+    out: Path,
+    settings: CompressionSettings,
+    texts: Sequence[str] = (),
+    languages: Sequence[str] = (),
+    overwrite: bool = False,
+    report: Report = silent,
+) -> CompressionReport:
+    """Pack a table into the folder `out`; the loss is the share of the rows' nearest neighbours that change."""
+    with new_folder(out, {SHAPE}, overwrite) as draft:
+        teacher = load_teacher(source)
+        table, (rows, dim) = teacher.table, teacher.table.shape
+        size = parse_size(settings.size) if settings.size else int(4 * rows * dim / settings.ratio)
+        use = row_use(teacher.tokenizer, rows, texts, languages, report)
+        packed = encode_table(table, use, (), CoderSettings(size, settings.seed), report=report)
+
+        save_file({name: array.contiguous() for name, array in packed.state_dict().items()}, draft / ARRAYS)
+        about = {**packed.shape.to_dict(), "exact_dtype": str(packed.exact.dtype).removeprefix("torch.")}
+        (draft / SHAPE).write_text(json.dumps(about, indent=2) + "\n", "utf8")
+        teacher.tokenizer.save(str(draft / TOKENIZER))
+        sizes = {"before": table.numel() * table.element_size(), "after": (draft / ARRAYS).stat().st_size}
+        folder = {"before": sizes["before"], "after": sum(file.stat().st_size for file in draft.iterdir())}
+        lost = {"rows, by use": 100 * _neighbours_lost(table, packed, use, settings.seed)}
+        return CompressionReport(str(source), sizes, sizes, folder, f"of {NEIGHBOURS} neighbours lost", lost)
+
+
+def load_table(folder: str | Path) -> tuple[PackedTable, Tokenizer]:
+    """Load what `compress_table` wrote; raises InputError for a folder that is not such a table."""
+    folder = Path(folder)
+    try:
+        about = json.loads((folder / SHAPE).read_text("utf8"))
+        dtype = getattr(torch, about["exact_dtype"])
+        packed = PackedTable(TableShape.from_dict(about), dtype)
+        packed.load_state_dict(load_file(folder / ARRAYS))
+        return packed, Tokenizer.from_file(str(folder / TOKENIZER))
+    except InputError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
+        raise InputError(f"{folder}: not a packed table ({first_line(error)})") from None
+
+
+def _neighbours_lost(table: Tensor, packed: PackedTable, use: Tensor, seed: int) -> float:
+    """Return the share of the nearest neighbours, by cosine, of rows drawn by use that are others after packing."""
+    generator = torch.Generator().manual_seed(seed)
+    count = min(PROBES, len(table))
+    probes = torch.multinomial(use.double().clamp(min=1e-12), count, generator=generator)
+    most = min(NEIGHBOURS, len(table) - 1)
+    before = _nearest([part.float() for part in table.split(8192)], table[probes].float(), probes, most)
+    rows = torch.arange(len(table)).split(8192)
+    after = _nearest([packed(part) for part in rows], packed(probes), probes, most)
+    kept = sum(len(set(left) & set(right)) for left, right in zip(before.tolist(), after.tolist(), strict=True))
+    return 1 - kept / max(1, count * most)
+
+
+def _nearest(parts: Sequence[Tensor], probes: Tensor, own: Tensor, most: int) -> Tensor:
+    """Return the rows most similar to the probes, the probes themselves left out: (n, most)."""
+    scores = torch.cat([F.normalize(probes) @ F.normalize(part).T for part in parts], 1)
+    scores[torch.arange(len(probes)), own] = -2
+    return scores.topk(most, 1).indices
