@@ -67,12 +67,12 @@ def put_tables(model: Any, tables: Mapping[str, PackedTable], whole: Iterable[st
     Returns the ties that the model declared before, for `restore_ties`.
     """
     keep = {*tables, *whole}
-    plan = [(name, table, [n for n in modules_sharing(model, name) if n not in keep]) for name, table in tables.items()]
     made: dict[str, nn.Module] = {}
-    for name, table, followers in plan:
-        made[name] = coded(table, model.get_submodule(name), name)
-        for other in followers:
-            made[other] = coded(table, model.get_submodule(other), other, owned=False)
+    for name in sorted(tables, key=lambda name: isinstance(model.get_submodule(name), nn.Linear)):  # embeddings first
+        made[name] = coded(tables[name], model.get_submodule(name), name)
+        for other in modules_sharing(model, name):
+            if other not in keep and other not in made:
+                made[other] = coded(tables[name], model.get_submodule(other), other, owned=False)
 
     ties = _cut_ties(model, {f"{name}.weight" for name in made})
     for name, module in made.items():

@@ -29,6 +29,7 @@ COMMON = {
 COMMON |= {"max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GROUPED = COMMON | {"num_key_value_heads": 2}
 T5 = {"vocab_size": ROWS, "d_model": DIM, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+T5 |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
 BART = {"vocab_size": ROWS, "d_model": DIM, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4}
 BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64}
 GPT2 = {
@@ -66,8 +67,8 @@ MODELS = {  # class of the model, class of its config, settings
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED | {"head_dim": 16}),
     "phi-bias": ("PhiForCausalLM", "PhiConfig", COMMON),
     "opt": ("OPTForCausalLM", "OPTConfig", COMMON | {"ffn_dim": 64, "word_embed_proj_dim": DIM}),
-    "t5": ("T5ForConditionalGeneration", "T5Config", T5 | {"tie_word_embeddings": True}),
-    "t5-untied": ("T5ForConditionalGeneration", "T5Config", T5 | {"tie_word_embeddings": False}),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
+    "t5-untied": ("T5ForConditionalGeneration", "T5Config", T5),
     "t5-encoder": ("T5EncoderModel", "T5Config", T5),
     "bart": ("BartForConditionalGeneration", "BartConfig", BART | {"scale_embedding": True}),
 }
@@ -78,7 +79,10 @@ def tiny_model(kind: str, folder: Path) -> Any:
     model_class, config_class, settings = MODELS[kind]
     config = getattr(transformers, config_class)(**settings)
     kind_of_model = getattr(transformers, model_class)
-    kind_of_model(config).save_pretrained(folder)
+    model = kind_of_model(config)
+    if kind == "t5-untied":  # the config always ties, but a checkpoint with another head is not tied
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(ROWS, DIM))
+    model.save_pretrained(folder)
     return kind_of_model.from_pretrained(folder)
 
 

@@ -157,6 +157,16 @@ def test_a_tied_head_can_have_a_table_of_its_own(tables, tmp_path):
     assert torch.equal(outputs(loaded), outputs(model))
 
 
+@pytest.mark.parametrize("kind", ["llama-untied", "t5-untied"])
+def test_a_head_of_its_own_can_stay_whole(kind, tables, tmp_path):
+    model = tiny_model(kind, tmp_path / "source")
+    replace_tables(model, {find_tables(model).input: tables[0]})
+    save_compressed(model, tmp_path / "source", tmp_path / "packed")
+    loaded = type(model).from_pretrained(tmp_path / "packed")
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+    assert torch.equal(outputs(loaded), outputs(model))
+
+
 def test_a_fresh_process_needs_nothing_but_import_ade(pack, tmp_path):
     model = pack(tiny_model("llama", tmp_path / "source"))
     save_compressed(model, tmp_path / "source", tmp_path / "packed")
