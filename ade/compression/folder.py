@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ade.compression.quantizer import STUB, AdeQuantizationConfig, stored_arrays
-from ade.compression.replacement import closest, find_tables, modules_sharing, owners
+from ade.compression.replacement import closest, find_tables, modules_sharing, owners, stored_as
 from ade.errors import InputError, first_line
 from ade.files import MARKER, new_folder
 
@@ -151,7 +151,7 @@ def _changes(model: Any, files: Sequence[Path]) -> tuple[dict[str, Tensor | None
 def _stored_name(model: Any, name: str, whole: Sequence[str]) -> str:
     """Return under which name a checkpoint has the table of a module: its own, or that of one that is tied to it."""
     for module in (name, *modules_sharing(model, name), *_whole_head(model, name)):
-        found = closest(module, whole)
+        found = stored_as(model, module, whole)
         if found is not None:
             return found
     if len(whole) == 1:

@@ -20,6 +20,7 @@ class CodedModule(nn.Module):
     """What both have in common: a packed table, owned or shared, and the dtype of the module that it replaces."""
 
     like: Tensor  # (0,) in the dtype of the model, which `model.to(dtype)` changes
+    placeholder: Tensor | None = None
 
     def __init__(self, table: PackedTable, dtype: torch.dtype, owned: bool) -> None:
         super().__init__()
@@ -51,9 +52,21 @@ class CodedModule(nn.Module):
         return self.like.dtype
 
     def __getattr__(self, name: str) -> Any:
-        if name == "weight":  # an AttributeError, so that hasattr() says False
-            raise AttributeError(NO_WEIGHT)
-        return super().__getattr__(name)
+        if name != "weight":
+            return super().__getattr__(name)
+        if self.placeholder is None:
+            raise AttributeError(NO_WEIGHT)  # so that hasattr() says False
+        return self.placeholder
+
+    def while_loading(self, loading: bool) -> None:
+        """Have a `weight` without content while a model is loaded, as some models initialise those of their parts.
+
+        It is marked as initialised, which transformers respects.
+        """
+        size = (self.packed.shape.rows, self.packed.shape.dim)
+        self.placeholder = torch.empty(size, dtype=self.dtype, device="meta") if loading else None
+        if self.placeholder is not None:
+            self.placeholder._is_hf_initialized = True  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def unpacked(self, dtype: torch.dtype) -> nn.Parameter:

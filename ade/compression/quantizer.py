@@ -27,6 +27,7 @@ from ade.compression.replacement import (
     owners,
     put_tables,
     restore_ties,
+    stored_as,
     unpack_tables,
 )
 from ade.compression.table import PackedTable, TableShape
@@ -92,24 +93,26 @@ class AdeQuantizer(HfQuantizer):
         stored = stored_arrays(checkpoint_files) if checkpoint_files else None
         tables, absent = self._locate(model)
         whole: list[str] = []
-        for name, (source, table) in tables.items():
+        for name, table in tables.items():
             if stored is not None:
-                check_arrays(stored, source, table)
+                check_arrays(model, name, stored, table)
                 whole += [n for n in modules_sharing(model, name) if _has_own_weight(model, n, stored, table.shape)]
 
-        self.ties = put_tables(model, {name: table for name, (_, table) in tables.items()}, whole)
+        self.ties = put_tables(model, tables, whole)
         _ignore_on_load(model, [re.escape(name.rpartition(".")[2]) + r"\.(weight|table\..*)$" for name in absent])
         _ignore_on_load(model, [re.escape(name.rpartition(".")[2]) + r"\.weight$" for name in coded_modules(model)])
         self._expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        for module in coded_modules(model).values():
+            module.while_loading(True)
 
-    def _locate(self, model: Any) -> tuple[dict[str, tuple[str, PackedTable]], list[str]]:
-        """Return, by module name, the name in config.json and an empty table; and the heads this model has not."""
+    def _locate(self, model: Any) -> tuple[dict[str, PackedTable], list[str]]:
+        """Return tables without content by the names of this model's modules, and the heads that it has not."""
         names = [n for n, module in model.named_modules() if isinstance(module, nn.Embedding | nn.Linear)]
         tables, absent = {}, []
         for source, described in self.quantization_config.tables.items():
             name = closest(source, names)
             if name is not None:
-                tables[name] = (source, self.quantization_config.table_of(source))
+                tables[name] = self.quantization_config.table_of(source)
             elif described.get("head"):
                 absent.append(source)
             else:
@@ -117,6 +120,8 @@ class AdeQuantizer(HfQuantizer):
         return tables, absent
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        for coded in coded_modules(model).values():
+            coded.while_loading(False)
         for name, tensor in model.state_dict().items():
             if tensor.shape != self._expected.get(name, tensor.shape):
                 given, fits = list(tensor.shape), list(self._expected[name])
@@ -195,10 +200,10 @@ def stored_arrays(files: Iterable[str | Path]) -> dict[str, tuple[tuple[int, ...
     return found
 
 
-def check_arrays(stored: Stored, name: str, table: PackedTable) -> None:
+def check_arrays(model: Any, name: str, stored: Stored, table: PackedTable) -> None:
     """Raise InputError unless a checkpoint has every array of a packed table, in its shape and type."""
     prefixes = [key.removesuffix(".table.depths") for key in stored if key.endswith(".table.depths")]
-    prefix = closest(name, prefixes)
+    prefix = stored_as(model, name, prefixes)
     if prefix is None:
         raise InputError(f"the folder has no packed table {name}, which its config.json names")
     for array, (size, dtype) in table.shape.arrays(table.exact.dtype).items():
@@ -211,7 +216,7 @@ def check_arrays(stored: Stored, name: str, table: PackedTable) -> None:
 def _has_own_weight(model: Any, name: str, stored: Stored, shape: TableShape) -> bool:
     """Whether the checkpoint has a whole table for a module that the model would tie: an output layer kept whole."""
     whole = [key.removesuffix(".weight") for key, (size, _) in stored.items() if size == (shape.rows, shape.dim)]
-    return isinstance(model.get_submodule(name), nn.Linear) and closest(name, whole) is not None
+    return isinstance(model.get_submodule(name), nn.Linear) and stored_as(model, name, whole) is not None
 
 
 def _ignore_on_load(model: Any, patterns: list[str]) -> None:

@@ -1,6 +1,6 @@
 """Find the tables of a transformers model, and put packed tables in their place and back again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,12 +67,12 @@ def put_tables(model: Any, tables: Mapping[str, PackedTable], whole: Iterable[st
     Returns the ties that the model declared before, for `restore_ties`.
     """
     keep = {*tables, *whole}
-    plan = [(name, table, [n for n in modules_sharing(model, name) if n not in keep]) for name, table in tables.items()]
     made: dict[str, nn.Module] = {}
-    for name, table, followers in plan:
-        made[name] = coded(table, model.get_submodule(name), name)
-        for other in followers:
-            made[other] = coded(table, model.get_submodule(other), other, owned=False)
+    for name in sorted(tables, key=lambda name: isinstance(model.get_submodule(name), nn.Linear)):  # embeddings first
+        made[name] = coded(tables[name], model.get_submodule(name), name)
+        for other in modules_sharing(model, name):
+            if other not in keep and other not in made:
+                made[other] = coded(tables[name], model.get_submodule(other), other, owned=False)
 
     ties = _cut_ties(model, {f"{name}.weight" for name in made})
     for name, module in made.items():
@@ -119,6 +119,17 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
     best = max(scores.values(), default=0)
     found = [other for other, score in scores.items() if score == best > 0]
     return name if name in found else found[0] if len(found) == 1 else None
+
+
+def stored_as(model: Any, name: str, candidates: Collection[str]) -> str | None:
+    """Return which of a checkpoint's names is that of a module: by its own name, or as transformers renames it."""
+    found = closest(name, candidates)
+    if found is not None:
+        return found
+    from transformers.core_model_loading import revert_weight_conversion
+
+    (renamed,) = revert_weight_conversion(model, {f"{name}.weight": torch.empty(0)})  # `embed_out` for GPT-NeoX's head
+    return closest(renamed.removesuffix(".weight"), candidates)
 
 
 def _common_end(name: str, other: str) -> int:

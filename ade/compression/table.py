@@ -169,7 +169,7 @@ class PackedTable(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ids (...): (..., d), float32."""
-        return self.rows_at(self.slots()[ids.flatten()].long()).unflatten(0, ids.shape)
+        return self.rows_at(self.slots()[ids.flatten()].long()).reshape(*ids.shape, self.shape.dim)
 
     def rows_at(self, slots: Tensor) -> Tensor:
         """Return the rows at these places (n,): (n, d), float32."""
@@ -199,7 +199,7 @@ class PackedTable(nn.Module):
         """
         flat = hidden.reshape(-1, self.shape.dim).float()  # (n, d)
         by_slot = self._summed_products(flat) if len(flat) <= FEW else self._block_products(flat)
-        return by_slot[:, self.slots().long()].unflatten(0, hidden.shape[:-1])
+        return by_slot[:, self.slots().long()].reshape(*hidden.shape[:-1], self.shape.rows)
 
     def _block_products(self, flat: Tensor) -> Tensor:
         every = torch.arange(self.shape.rows, device=flat.device)
@@ -211,7 +211,7 @@ class PackedTable(nn.Module):
         found[:, self.shape.exact :] = (flat @ self.center())[:, None]
         rotated = flat @ self.directions().T  # (n, d)
         for number, stage in enumerate(self.shape.stages):
-            pieces = rotated.reshape(len(flat), -1, stage.width).transpose(0, 1)  # (pieces, n, width)
+            pieces = rotated.unflatten(1, (-1, stage.width)).transpose(0, 1)  # (pieces, n, width)
             products = pieces @ self.book(number).transpose(1, 2)  # (pieces, n, ENTRIES)
             sums = found[:, self.shape.exact : self.shape.exact + stage.rows]
             for product, codes in zip(products, self.get_buffer(f"codes_{number}"), strict=True):

@@ -1,0 +1,123 @@
+"""Tiny random models of many architectures, and packed tables of their size."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import logging
+
+from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.quantizer import replace_tables
+from ade.compression.replacement import find_tables
+from ade.compression.table import PackedTable
+
+ROWS, DIM = 301, 64  # an odd vocabulary
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+
+COMMON = {
+    "vocab_size": ROWS,
+    "hidden_size": DIM,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+COMMON |= {"max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+GROUPED = COMMON | {"num_key_value_heads": 2}
+T5 = {"vocab_size": ROWS, "d_model": DIM, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+T5 |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
+BART = {"vocab_size": ROWS, "d_model": DIM, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4}
+BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64}
+GPT2 = {
+    "vocab_size": ROWS,
+    "n_embd": DIM,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MODELS = {  # class of the model, class of its config, settings
+    "bert": ("BertModel", "BertConfig", COMMON),
+    "bert-mlm": ("BertForMaskedLM", "BertConfig", COMMON),
+    "bert-mlm-untied": ("BertForMaskedLM", "BertConfig", COMMON | {"tie_word_embeddings": False}),
+    "roberta-mlm": ("RobertaForMaskedLM", "RobertaConfig", COMMON),
+    "xlm-roberta-mlm": ("XLMRobertaForMaskedLM", "XLMRobertaConfig", COMMON),
+    "xlm-roberta-labels": ("XLMRobertaForSequenceClassification", "XLMRobertaConfig", COMMON),
+    "distilbert-mlm": (
+        "DistilBertForMaskedLM",
+        "DistilBertConfig",
+        {"vocab_size": ROWS, "dim": DIM, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64},
+    ),
+    "mpnet-mlm": ("MPNetForMaskedLM", "MPNetConfig", COMMON),
+    "deberta-v2": ("DebertaV2Model", "DebertaV2Config", COMMON),
+    "deberta-v2-mlm": ("DebertaV2ForMaskedLM", "DebertaV2Config", COMMON),
+    "electra-mlm": ("ElectraForMaskedLM", "ElectraConfig", COMMON | {"embedding_size": DIM}),
+    "albert-mlm": ("AlbertForMaskedLM", "AlbertConfig", COMMON | {"embedding_size": DIM, "hidden_size": 128}),
+    "modernbert-mlm": ("ModernBertForMaskedLM", "ModernBertConfig", COMMON | {"cls_token_id": 1, "sep_token_id": 2}),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
+    "gpt-neox-untied": ("GPTNeoXForCausalLM", "GPTNeoXConfig", COMMON),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED | {"tie_word_embeddings": True}),
+    "llama-untied": ("LlamaForCausalLM", "LlamaConfig", GROUPED | {"tie_word_embeddings": False}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED | {"tie_word_embeddings": True}),
+    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED | {"head_dim": 16}),
+    "phi-bias": ("PhiForCausalLM", "PhiConfig", COMMON),
+    "opt": ("OPTForCausalLM", "OPTConfig", COMMON | {"ffn_dim": 64, "word_embed_proj_dim": DIM}),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
+    "t5-untied": ("T5ForConditionalGeneration", "T5Config", T5),
+    "t5-encoder": ("T5EncoderModel", "T5Config", T5),
+    "bart": ("BartForConditionalGeneration", "BartConfig", BART | {"scale_embedding": True}),
+}
+
+
+def tiny_model(kind: str, folder: Path) -> Any:
+    """Save a random model of a kind to a folder, and load it from there."""
+    model_class, config_class, settings = MODELS[kind]
+    config = getattr(transformers, config_class)(**settings)
+    kind_of_model = getattr(transformers, model_class)
+    model = kind_of_model(config)
+    if kind == "t5-untied":  # the config always ties, but a checkpoint with another head is not tied
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(ROWS, DIM))
+    model.save_pretrained(folder)
+    return kind_of_model.from_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def tables() -> tuple[PackedTable, PackedTable]:
+    """Two packed tables of different content."""
+    generator = torch.Generator().manual_seed(0)
+    use = torch.arange(ROWS, 0, -1)
+    made = [torch.randn(ROWS, DIM, generator=generator) * 0.02 for _ in range(2)]
+    first, second = (encode_table(table, use, [0, 1, 2], CoderSettings(80_000)) for table in made)
+    return first, second
+
+
+@pytest.fixture
+def pack(tables) -> Callable[..., Any]:
+    """Put packed tables into a model: one for the input, and another for a head of its own."""
+
+    def put(model: Any, **options: Any) -> Any:
+        found = find_tables(model)
+        chosen = {found.input: copy.deepcopy(tables[0])}
+        if found.head and not found.tied:
+            chosen[found.head] = copy.deepcopy(tables[1])
+        replace_tables(model, chosen, **options)
+        return model
+
+    return put
+
+
+def some_ids(rows: int = 2, length: int = 9) -> torch.Tensor:
+    return torch.randint(3, ROWS, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def outputs(model: Any, ids: torch.Tensor | None = None) -> torch.Tensor:
+    """Logits, or hidden states where the model has no head."""
+    ids = some_ids() if ids is None else ids
+    more = {"decoder_input_ids": ids.flip(1)} if type(model).__name__.endswith("ForConditionalGeneration") else {}
+    return model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)[0]
