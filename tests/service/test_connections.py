@@ -81,8 +81,8 @@ def test_an_answer_that_nobody_reads_is_dropped(folder, monkeypatch):
 def test_what_the_reader_refuses_is_counted(folder, monkeypatch):
     monkeypatch.setattr(protocol, "REQUEST_SECONDS", 0.3)
     with running(Runtime.load(folder)) as address:
-        raw(address, b"not HTTP at all\r\n\r\n")
-        raw(address, b"GET /" + b"a" * 300_000)
+        raw(address, b"not HTTP at all\r\n\r\n", end=False)
+        raw(address, b"GET /" + b"a" * 300_000, end=False)
         with connected(address) as connection:
             connection.sendall(ASK[:-3])
             assert rest_of(connection).startswith(b"HTTP/1.1 408")
