@@ -27,6 +27,7 @@ from benchmarks.accuracy import (
 from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
 from benchmarks.explain import run_explain
+from benchmarks.fairness import run_fairness
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.install import run_install
 from benchmarks.joint import run_joint
@@ -57,6 +58,7 @@ KINDS = {
     "training": run_training,
     "throughput": run_throughput,
     "service": run_service,
+    "fairness": run_fairness,
     "growth": run_growth,
     "stages": run_stages,
     "lookup": run_lookup,
@@ -80,6 +82,7 @@ GUESS = {  # seconds, before there is a record
     "size": {"cpu": 90.0},
     "throughput": {"cpu": 120.0},
     "service": {"cpu": 120.0},
+    "fairness": {"cpu": 90.0},
     "growth": {"cpu": 240.0},
     "latency": {"cuda": 200.0, "cpu": 130.0},
     "distillation": {"cuda": 20.0, "cpu": 250.0},

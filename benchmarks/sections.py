@@ -291,9 +291,12 @@ def speeds(figures: Record, device: Record) -> str:
 
 
 def service(book: Book) -> str:
-    """Requests a second, gathered and one at a time."""
+    """Requests a second, gathered and one at a time; a word among greedy clients."""
     parts = []
     for record in book.table("service"):
+        if record["kind"] == "fairness":
+            parts.append(_fairness(record))
+            continue
         rows = []
         for clients, gathered in record["figures"]["together"].items():
             singly = record["figures"]["one at a time"][clients]
@@ -315,6 +318,17 @@ def service(book: Book) -> str:
         ]
         parts.append(markdown([f"clients ({device['name']}, {device['threads']} cores)", *header, "gain"], rows))
     return "\n\n".join(parts)
+
+
+def _fairness(record: Record) -> str:
+    rows = [
+        [clients, f"{each['requests']:,}", f"{each['refused']}"]
+        + [f"{each[name]:.1f}" for name in ("p50_ms", "p99_ms", "longest_ms")]
+        for clients, each in record["figures"].items()
+    ]
+    device = record["device"]
+    first = f"greedy clients ({device['name']}, {device['threads']} cores)"
+    return markdown([first, "one-word requests", "refused", "p50, ms", "p99, ms", "longest, ms"], rows)
 
 
 def growth(book: Book) -> str:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,13 @@ TOGETHER, SINGLY = "together", "one at a time"
 def run_service(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures of every number of clients, both ways; how well the model is trained does not matter."""
     settings = run.settings
-    rows, test, about = load_rows(places, {"data": settings["data"], "rows": 0})
-    codebook = codebook_for(places, settings["teacher"], dict(settings["distillation"]), report)
-    texts = [test.texts[i] for i in range(min(TEXTS, len(test)))]
     figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        shape = Architecture(attend=settings["attend"])
-        model = AdeForSequenceClassification.from_codebook(codebook, rows.names, shape)
-        Classifier(model, codebook.tokenizer).save(Path(folder) / "model")
+        texts, about = made_model(settings, places, Path(folder) / "model", report)
         for done, (way, batch) in enumerate(((TOGETHER, settings["batch"]), (SINGLY, 1))):
             report("load", done, 2, {})
-            with _served(Path(folder) / "model", batch, settings["wait_ms"]) as address:
+            flags = ("--batch", str(batch), "--wait-ms", str(settings["wait_ms"]))
+            with served(Path(folder) / "model", *flags) as address:
                 _warm(address, texts)
                 figures[way] = {
                     str(clients): _median(address, texts, clients, settings["seconds"])
@@ -57,11 +53,20 @@ def run_service(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     return figures, {"data": about}
 
 
+def made_model(settings: Mapping[str, Any], places: Places, out: Path, report: Report) -> tuple[list[str], Any]:
+    """Write an untrained model; the texts to ask about, and what is known of the data."""
+    rows, test, about = load_rows(places, {"data": settings["data"], "rows": 0})
+    codebook = codebook_for(places, settings["teacher"], dict(settings["distillation"]), report)
+    shape = Architecture(attend=settings["attend"])
+    model = AdeForSequenceClassification.from_codebook(codebook, rows.names, shape)
+    Classifier(model, codebook.tokenizer).save(out)
+    return [test.texts[i] for i in range(min(TEXTS, len(test)))], about
+
+
 @contextmanager
-def _served(model: Path, batch: int, wait_ms: float) -> Iterator[str]:
+def served(model: Path, *flags: str) -> Iterator[str]:
     """The service as a user starts it; its address, once it is ready."""
-    words = ["serve", str(model), "--port", "0", "--batch", str(batch), "--wait-ms", str(wait_ms), "--json"]
-    command = [sys.executable, "-m", "ade", *words]
+    command = [sys.executable, "-m", "ade", "serve", str(model), "--port", "0", "--json", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

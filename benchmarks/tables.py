@@ -311,7 +311,8 @@ def throughput() -> Grid:
 
 def service() -> Grid:
     """Load on `ade serve`, from clients on the same machine; glosses and wordllama's table, so nothing is fetched."""
-    return one(service_run("wordnet", "wordllama", (1, 8, 64), 3.0, distillation_of()))
+    loads = service_run("wordnet", "wordllama", (1, 8, 64), 3.0, distillation_of())
+    return one(loads, fairness_run("wordnet", "wordllama", (0, 1, 40), 20.0, distillation_of()))
 
 
 def service_run(data: str, teacher: str, clients: tuple[int, ...], seconds: float, distillation: dict[str, Any]) -> Run:
@@ -322,6 +323,16 @@ def service_run(data: str, teacher: str, clients: tuple[int, ...], seconds: floa
         "clients": list(clients), "seconds": seconds, "batch": chosen.batch, "wait_ms": chosen.wait_ms,
     }  # fmt: skip
     return Run("service", "service", settings)
+
+
+def fairness_run(data: str, teacher: str, greedy: tuple[int, ...], seconds: float, distillation: dict[str, Any]) -> Run:
+    """One-word requests for so many seconds, among so many greedy clients."""
+    chosen = ServiceSettings()
+    settings = {
+        "revision": REVISION, "data": data, "teacher": teacher, "attend": ATTEND, "distillation": distillation,
+        "greedy": list(greedy), "seconds": seconds, "batch_tokens": chosen.batch_tokens, "queue": chosen.queue,
+    }  # fmt: skip
+    return Run("service", "fairness", settings)
 
 
 def growth() -> Grid:
@@ -386,5 +397,6 @@ def quick() -> list[Run]:
         runs.append(changed(run, short, distillation=distillation))
     runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *runs_of("parameters")]
     runs.append(service_run("ag_news", TEACHER, (1, 4), 0.3, {**distillation_of(64), "rounds": 2}))
+    runs.append(fairness_run("ag_news", TEACHER, (0, 2), 0.5, {**distillation_of(64), "rounds": 2}))
     runs.append(Run("lookup", "lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}))
     return runs

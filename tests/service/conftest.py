@@ -55,11 +55,13 @@ class Watched(Runtime):
 
 
 @contextlib.contextmanager
-def running(predictor, chosen=SMALL, inspector=None, access=Access(), load=None, server=Server):
+def running(predictor, chosen=SMALL, inspector=None, access=Access(), load=None, server=Server, buffer=0):
     """A service on a free port, stopped and joined at the end."""
     ready = threading.Event()
     model = predictor if isinstance(predictor, ServedModel) else ServedModel(predictor, make_inspector=inspector)
     with bind_socket("127.0.0.1", 0) as bound:
+        if buffer:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)  # of answers, in the system
         server = server(create_app(model, chosen, access, load), ready.set, chosen)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()

@@ -170,3 +170,19 @@ def test_numbers_too_long_for_python_are_not_json():
     with pytest.raises(InputError, match="not JSON"):
         parse_texts(b"1" * 5000, 1, 1)
     assert parse_texts(b'{"texts": ["a", "\\ud83d\\ude80"]}', 2, 1) == ["a", "\U0001f680"]
+
+
+def test_only_the_most_probable_labels_where_asked_for(address, folder):
+    texts = ["the team and the coach", "bank share price"]
+    whole = posted(address, texts).json()["predictions"]
+    for top_k in (1, 2, 3, 50):
+        answer = httpx.post(f"{address}/predict", json={"texts": texts, "top_k": top_k}, timeout=PATIENT)
+        for found, full in zip(answer.json()["predictions"], whole, strict=True):
+            order = sorted(full["probabilities"], key=full["probabilities"].get, reverse=True)[:top_k]
+            assert list(found["probabilities"]) == order
+            assert found["probabilities"].items() <= full["probabilities"].items()
+            assert (found["label"], found["probability"]) == (full["label"], full["probability"])
+    for wrong in (0, -1, 1.5, "2", True, None, [1]):
+        answer = httpx.post(f"{address}/predict", json={"texts": texts, "top_k": wrong}, timeout=PATIENT)
+        assert answer.status_code == 422
+        assert "top_k" in answer.json()["detail"]
