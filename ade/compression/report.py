@@ -12,7 +12,7 @@ from torch import Tensor
 from ade.compression.source import body_of, is_decoder
 from ade.progress import Report, silent
 
-TEXTS = 100  # held-back texts of a file or language
+TEXTS = 50  # held-back texts of a file or language
 MAX_TOKENS = 128
 BATCH = 16
 SAMPLED = 8  # languages sampled where there is no text

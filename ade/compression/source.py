@@ -1,8 +1,9 @@
 """The model to compress: a Hugging Face folder, a hub name, or a folder with a GGUF file, which is converted first."""
 
+import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -83,9 +84,11 @@ def _convert(folder: Path, file: str, out: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        with quiet():
+        with quiet(), redirect_stderr(io.StringIO()):  # its progress bar cannot be turned off
             model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float16)
             AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
+            model.hf_quantizer = None  # the weights are plain numbers now
+            model.config.__dict__.pop("quantization_config", None)
             model.save_pretrained(out)
     except ImportError as error:
         raise InputError(f"{file}: reading GGUF needs: pip install gguf ({first_line(error)})") from None
