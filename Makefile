@@ -36,7 +36,8 @@ $(OLDEST): $(STAMP)
 	touch $@
 
 test-oldest: $(OLDEST)
-	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/integrations/test_hugging_face.py tests/test_model.py tests/test_tagger.py tests/training/test_problems.py
+	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/integrations/test_hugging_face.py tests/test_model.py tests/test_tagger.py \
+	    tests/training/test_problems.py tests/compression/test_quantizer.py tests/compression/test_folder.py
 
 # The whole benchmark harness on a few hundred rows (folders as in `python -m benchmarks reproduce --help`).
 DATA ?= ../shared/data

@@ -38,6 +38,8 @@ def find_tables(model: Any) -> Tables:
     if name is None or not isinstance(embedding, nn.Embedding | CodedEmbedding):
         raise InputError(f"{type(model).__name__} has no input embedding to pack")
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if getattr(output, "out_features", None) != embedding.num_embeddings:
+        output = None  # some models name a layer before it, as DeBERTa's newer head does
     return Tables(name, _name_of(model, output), modules_sharing(model, name))
 
 

@@ -214,6 +214,26 @@ def test_the_rest_of_a_model_can_be_trained(llama):
     assert changed == {name for name in before if ".table." not in name}
 
 
+def test_the_trainer_takes_it_and_its_checkpoints_load(pack, tmp_path):
+    model = pack(tiny_model("bert-mlm", tmp_path / "source"))
+    rows = [{"input_ids": row, "labels": row} for row in some_ids(8)]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=2, save_steps=2, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    transformers.Trainer(model, arguments, train_dataset=rows).train()
+    loaded = type(model).from_pretrained(tmp_path / "checkpoint-2")
+    assert torch.equal(outputs(loaded), outputs(model.eval()))
+
+
+def test_a_model_that_reads_the_weight_itself_says_why_not(pack, tmp_path):
+    config = transformers.DebertaV2Config(**MODELS["deberta-v2"][2], legacy=False)
+    transformers.DebertaV2ForMaskedLM(config).save_pretrained(tmp_path)
+    model = pack(transformers.DebertaV2ForMaskedLM.from_pretrained(tmp_path))
+    assert find_tables(model).head is None
+    with pytest.raises(AttributeError, match=r"call model\.dequantize\(\) first"):
+        outputs(model)
+
+
 def test_lora_on_top(llama, tmp_path):
     peft = pytest.importorskip("peft", reason="peft is not installed")
     settings = peft.LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
