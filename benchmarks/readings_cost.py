@@ -73,6 +73,11 @@ def _batched(record: Record) -> bool:
     )
 
 
+def _fair(record: Record) -> bool:
+    figures = record["figures"]
+    return figures["40"]["p99_ms"] < 100 and not any(each["refused"] for each in figures.values())
+
+
 def _floor(record: Record) -> list[float]:
     limits = record["figures"]["limits"]
     return [
@@ -265,12 +270,19 @@ READINGS: dict[str, list[Claim]] = {
                     r["figures"]["together"]["1"]["requests_per_second"]
                     > 0.8 * r["figures"]["one at a time"]["1"]["requests_per_second"]
                 ),
+                "service",
             ),
         ),
         says(
             "With several, one call for all that wait saves most of what a call costs by itself; the wait for it is "
             "shorter than the wait in a queue would be.",
-            every("service", _batched),
+            every("service", _batched, "service"),
+        ),
+        says(
+            "A one-word request is never refused, and among 40 greedy clients, which send the largest requests that are "
+            "allowed (256 texts, or texts of 20,000 characters) as fast as they are answered or `Retry-After` says, it "
+            "takes less than 100 ms at p99.",
+            every("service", _fair, "fairness"),
         ),
     ],
     "growth": [

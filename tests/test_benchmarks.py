@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 
 from ade.cli.sizes import linear_sizes
 from ade.model import AdeForSequenceClassification
-from ade.settings import Architecture
+from ade.service.responses import parse_texts
+from ade.settings import Architecture, ServiceSettings
 from ade.teachers import Teacher
 from benchmarks import (
     compression,
     context,
+    fairness,
     growth,
     peers,
     readings,
@@ -35,7 +37,7 @@ from benchmarks.book import Book
 from benchmarks.claims import Claim, ahead, not_ahead, says, within, within_spread
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
-from benchmarks.tables import TABLES, ade_run, distillation_of, peer_run, quick, runs_of, service_run
+from benchmarks.tables import TABLES, ade_run, distillation_of, fairness_run, peer_run, quick, runs_of, service_run
 from tests.conftest import FILLER, WORDS, topic_texts, word_tokenizer
 
 
@@ -381,6 +383,29 @@ def test_load_on_the_service_is_measured(places, tmp_path):
             # each client has one request under way: Little's law, less what the client does in between
             assert 0.4 < each["requests_per_second"] * each["mean_ms"] / 1000 / int(clients) < 1.2
     assert sections.service(Book([{**record, "key": runs_of("service")[0].key}])).count("\n") == 3
+
+
+def test_a_word_among_greedy_clients_is_measured(places, tmp_path):
+    distillation = {**distillation_of(16), "rounds": 1}
+    run = fairness_run("ag_news", "deberta-v3-xsmall", (0, 2), 0.5, distillation)
+    assert reproduce([run], places, tmp_path / "results") == []
+    (record,) = records.load(tmp_path / "results")
+    assert list(record["figures"]) == ["0", "2"]
+    for each in record["figures"].values():
+        assert each["requests"] > 0
+        assert each["refused"] == 0
+        assert 0 < each["p50_ms"] <= each["p99_ms"] <= each["longest_ms"]
+    table = sections.service(Book([{**record, "key": runs_of("service")[1].key}]))
+    assert table.startswith("| greedy clients")
+    assert table.count("\n") == 3
+
+
+def test_greedy_clients_send_the_largest_requests_allowed():
+    limits = ServiceSettings()
+    many, long = fairness.largest(["a gloss of a word", 'and "another" one'])
+    assert len(parse_texts(many, limits.max_texts, limits.max_chars)) == limits.max_texts
+    assert {len(text) for text in parse_texts(long, limits.max_texts, limits.max_chars)} == {limits.max_chars}
+    assert all(0.95 * limits.max_bytes < len(body) <= limits.max_bytes for body in (many, long))
 
 
 def test_every_way_to_squeeze_a_table_keeps_its_budget(places):

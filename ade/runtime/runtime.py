@@ -111,10 +111,30 @@ class Runtime(Predictor):
         """Class scores (n, C) of concatenated texts: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
         # Attention runs over windows of a long text, the lexicon over all of it.
         windows, first = split_windows(offsets, self.max_tokens)
-        scores = self._projected(ids, windows)
+        return self._with_lexicon(self._projected(ids, windows), windows, first, ids, offsets)
+
+    def _with_lexicon(
+        self, scores: np.ndarray, windows: np.ndarray, first: np.ndarray, ids: np.ndarray, offsets: np.ndarray
+    ) -> np.ndarray:
+        """Class scores of texts from those of their windows."""
         if len(scores) > len(first):
             scores = average_windows(scores, windows, first)
         return scores if self.lexicon is None else scores + self.lexicon.logits(ids, offsets)
+
+    def score_steps(self, texts: Sequence[str], tokens: int) -> Iterator[np.ndarray | None]:
+        """Compute `predict_scores` in steps of about so many tokens: yields None after each but the last, then them."""
+        ids, offsets = tokenize(self.tokenizer, texts, self.longest)
+        windows, first = split_windows(offsets, self.max_tokens)
+        parts, start, end = [], 0, len(windows) - 1
+        yield None
+        while start < end:
+            stop = min(end, max(start + 1, int(np.searchsorted(windows, windows[start] + tokens, "right")) - 1))
+            part = ids[windows[start] : windows[stop]]
+            parts.append(self._projected(part, windows[start : stop + 1] - windows[start]))
+            start = stop
+            if start < end:
+                yield None
+        yield self._with_lexicon(np.concatenate(parts), windows, first, ids, offsets)
 
     def token_contributions(self, ids: np.ndarray) -> TokenContributions:
         """Return what each of at most `max_tokens` tokens adds to the class scores, without the lexicon."""

@@ -8,12 +8,13 @@ The order is weighted fair queueing. A request waits for its next turn, with tex
 most a part of a batch, or with one text. The turn is due at the clock's time plus its cost, the turn after it its own
 cost later, and the clock advances by the cost of what is predicted, divided by the number of requests that wait. So
 equal requests are served in turn, a short request is predicted before the rest of a long one, and a long one has its
-share of the time however many short ones come.
+share of the time however many short ones come. A batch of long texts is predicted in steps, between which turns that
+are short and due go first.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -73,6 +74,7 @@ class Batcher(Generic[Item, Result]):
     """Calls `predict` in one thread with a batch of items, taken from any number of requests.
 
     cost:       of an item; a batch and the queue are limited by it.
+    steps:      the same as `predict` in steps: yields None after each but the last, then the results.
     on_batch:   called with the number of requests and of items of each batch.
     on_queue:   called with what the number and the cost of queued items have changed by.
     """
@@ -84,8 +86,9 @@ class Batcher(Generic[Item, Result]):
         cost: Callable[[Item], int],
         on_batch: Callable[[int, int], None] = lambda requests, items: None,
         on_queue: Callable[[int, int], None] = lambda items, cost: None,
+        steps: Callable[[list[Item]], Iterator[list[Result] | None]] | None = None,
     ) -> None:
-        self._predict, self._limits, self._cost = predict, limits, cost
+        self._predict, self._limits, self._cost, self._steps = predict, limits, cost, steps
         self._on_batch, self._on_queue = on_batch, on_queue
         self._thread = ThreadPoolExecutor(1, "ade-predict")
         self._heap: list[tuple[float, int, int, Waiting[Item, Result]]] = []  # due, arrival, cost, request
@@ -155,7 +158,7 @@ class Batcher(Generic[Item, Result]):
                 parts = await self._next_batch()
                 batch = list(parts)
                 if parts:
-                    found = await loop.run_in_executor(self._thread, self._predict_parts, list(parts.values()))
+                    found = await self._predict_in_steps(list(parts.values()))
                     for request, results in zip(parts, found, strict=True):
                         _add(request, results)
                 self._last_size, self._last_ended = len(batch), time.monotonic()
@@ -179,15 +182,18 @@ class Batcher(Generic[Item, Result]):
         timer.cancel()
         self._enough_queued = None
 
-    async def _next_batch(self) -> dict[Waiting[Item, Result], list[Item]]:
-        """Take the turns that are due next, as many as fit; drop requests that have lost their client."""
+    async def _next_batch(self, max_cost: int = 0) -> dict[Waiting[Item, Result], list[Item]]:
+        """Take the turns that are due next, as many as fit; drop requests that have lost their client.
+
+        An item that is larger than a batch is predicted alone, but not where a smaller `max_cost` is given.
+        """
         parts: dict[Waiting[Item, Result], list[Item]] = {}
         total = items = 0
         now = time.monotonic()
         while self._heap and items < self._limits.items:
             due, _, cost, request = self._heap[0]
-            is_too_much = items + request.turn > self._limits.items or total + cost > self._limits.cost
-            if items and is_too_much:  # an item that is larger than a batch is predicted alone
+            is_too_much = items + request.turn > self._limits.items or total + cost > (max_cost or self._limits.cost)
+            if is_too_much and (items or max_cost):
                 break
             heappop(self._heap)
             if await self._is_gone(request, now):
@@ -216,6 +222,21 @@ class Batcher(Generic[Item, Result]):
                     request.answer.set_exception(ClientDisconnected())
         return request.answer.done()
 
+    async def _predict_in_steps(self, parts: list[list[Item]]) -> list[list[Result] | BaseException]:
+        """Results or an error for the part of each request; between steps, short requests that are due are served."""
+        loop = asyncio.get_running_loop()
+        if self._steps is not None:
+            work = self._steps([item for items in parts for item in items])
+            while (found := await loop.run_in_executor(self._thread, _step, work)) is None:
+                urgent = await self._next_batch(self._limits.cost // TURNS)
+                if urgent:
+                    results = await loop.run_in_executor(self._thread, self._predict_parts, list(urgent.values()))
+                    for request, result in zip(urgent, results, strict=True):
+                        _add(request, result)
+            if not isinstance(found, BaseException):
+                return _split(found, parts)
+        return await loop.run_in_executor(self._thread, self._predict_parts, parts)
+
     def _predict_parts(self, parts: list[list[Item]]) -> list[list[Result] | BaseException]:
         """Results or an error for the part of each request.
 
@@ -232,13 +253,27 @@ class Batcher(Generic[Item, Result]):
             failure = None
         if failure is not None:
             return [failure] if len(parts) == 1 else [self._predict_parts([items])[0] for items in parts]
+        return _split(found, parts)
 
-        results: list[list[Result] | BaseException] = []
-        start = 0
-        for items in parts:
-            results.append(found[start : start + len(items)])
-            start += len(items)
-        return results
+
+def _step(work: Iterator[list[Result] | None]) -> list[Result] | BaseException | None:
+    """One step of a prediction; what goes wrong is returned, since a panic is not an `Exception`."""
+    try:
+        return next(work)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return error
+
+
+def _split(found: list[Result], parts: list[list[Item]]) -> list[list[Result] | BaseException]:
+    """Results of all parts together -> those of each part."""
+    results: list[list[Result] | BaseException] = []
+    start = 0
+    for items in parts:
+        results.append(found[start : start + len(items)])
+        start += len(items)
+    return results
 
 
 def _add(request: "Waiting[Item, Result]", found: "list[Result] | BaseException") -> None:

@@ -5,19 +5,21 @@ dictionaries take longer than the prediction itself.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ade.data.problems import MULTI, MULTI_LABEL_THRESHOLD, REGRESSION
+from ade.data.problems import MULTI, MULTI_LABEL_THRESHOLD, REGRESSION, probabilities_of
 from ade.errors import InputError
 from ade.predictor import Predictor
+from ade.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from ade.classifier import Tagger
 
 
+STEP_TOKENS = 1024  # predicted before requests that are short and waiting have their turn
 BYTES_PER_TOKEN = 4  # of UTF-8, on average, in any script
 Item = tuple[str, int]  # a text, and how many of its labels are asked for; 0 for all
 
@@ -96,9 +98,25 @@ class JsonPredictor:
         """The prediction of each text, in order, with the probabilities of all labels or of the most probable ones."""
         texts = [text for text, _ in items]
         if self._problem == REGRESSION:
-            return self._numbers(texts)
+            return self._numbers(self._predictor.predict(texts))
+        return self._predictions(self._predictor.predict_proba(texts), items)
 
-        probabilities = self._predictor.predict_proba(texts)  # (n, C)
+    def steps(self, items: Sequence[Item]) -> Iterator[list[bytes] | None]:
+        """The same in steps of some milliseconds: yields None after each but the last, then the predictions."""
+        size = sum(len(text) for text, _ in items) // BYTES_PER_TOKEN
+        if size <= STEP_TOKENS or not isinstance(self._predictor, Runtime):
+            yield self(items)
+            return
+        for scores in self._predictor.score_steps([text for text, _ in items], STEP_TOKENS):
+            if scores is None:
+                yield None
+            elif self._problem == REGRESSION:
+                yield self._numbers(scores[:, 0].tolist())
+            else:
+                yield self._predictions(probabilities_of(scores, self._problem), items)
+
+    def _predictions(self, probabilities: np.ndarray, items: Sequence[Item]) -> list[bytes]:
+        """Predictions of probabilities (n, C)."""
         _check_finite(probabilities)
         best = probabilities.argmax(1).tolist()
         rows = probabilities.tolist()
@@ -119,9 +137,9 @@ class JsonPredictor:
         shown = ",".join(f"{self._labels[i]}:{row[i]:.6g}" for i in order)
         return f'{{"label":{label},"probability":{probability},"probabilities":{{{shown}}}}}'
 
-    def _numbers(self, texts: Sequence[str]) -> list[bytes]:
+    def _numbers(self, found: Sequence[float]) -> list[bytes]:
         """Predictions of a regression model: a number in place of the label, no probabilities."""
-        values = np.asarray(self._predictor.predict(texts), dtype=np.float64)
+        values = np.asarray(found, dtype=np.float64)
         _check_finite(values)
         template = '{"label":%.6g,"probability":null,"probabilities":{}}'
         return [(template % value).encode() for value in values.tolist()]

@@ -41,7 +41,8 @@ class Served:
 
         predictor = model.predictor
         predict = JsonPredictor(predictor) if isinstance(predictor, Predictor) else JsonTagger(predictor)
-        self.predict: Batcher[Item, bytes] = Batcher(predict, limits, cost, metrics.batch, metrics.queue)
+        steps = predict.steps if isinstance(predict, JsonPredictor) else None
+        self.predict: Batcher[Item, bytes] = Batcher(predict, limits, cost, metrics.batch, metrics.queue, steps)
         self.embed: Batcher[tuple[str, str], Embedding] = Batcher(
             self._embed, limits, cost, metrics.batch, metrics.queue
         )

@@ -48,6 +48,17 @@ def test_it_says_what_the_model_says(folder, topics):
     assert runtime.predict([]) == []
 
 
+def test_scores_in_steps_are_those_at_once(folder):
+    """Windows of long texts are computed some at a time; every step but the last gives nothing."""
+    runtime = Runtime.load(folder)
+    texts = [*TEXTS, "the rocket and the bank " * 500, "team " * 3000]
+    for tokens in (1, 600, 10**6):
+        *before, scores = runtime.score_steps(texts, tokens)
+        assert len(before) >= (9 if tokens == 1 else 1)
+        assert all(each is None for each in before)
+        assert np.allclose(scores, runtime.predict_scores(texts), rtol=1e-4, atol=1e-5)
+
+
 def test_a_changed_weight_is_seen(folder):
     classifier = Classifier.load(folder, "cpu")
     before = classifier.predict_proba("bank share price")

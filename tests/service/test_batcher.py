@@ -90,6 +90,47 @@ def test_a_word_that_comes_late_is_next():
     assert sum(map(len, batches[1])) <= 100
 
 
+def test_a_word_is_served_between_the_steps_of_a_long_text():
+    """Not after the text, and a text of another request that is long as well waits."""
+    done, begun, go = [], threading.Event(), threading.Event()
+
+    def work(texts):
+        done.append(texts)
+        if "bad" in texts:
+            raise ValueError("bad")
+        return texts
+
+    def steps(texts):
+        for i in range(3):
+            begun.set()
+            assert go.wait(PATIENT)
+            done.append(i)
+            yield None
+        if "fails" in texts:
+            raise ValueError("fails")
+        yield work(texts)
+
+    async def ask(long):
+        predict = Batcher(work, limits(8, 100, 10**6), len, steps=steps)
+        first = asyncio.create_task(predict([long]))
+        await asyncio.to_thread(begun.wait, PATIENT)
+        others = [asyncio.create_task(predict([text])) for text in ("x" * 90, "word", "bad")]
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    found = asyncio.run(asyncio.wait_for(ask("long"), PATIENT))
+    assert found[:3] == [["long"], ["x" * 90], ["word"]]
+    assert isinstance(found[3], ValueError)
+    assert done.index(["word"]) < done.index(1) < done.index(["long"]) < done.index(["x" * 90])
+
+    done.clear()
+    begun.clear()
+    go.clear()
+    found = asyncio.run(asyncio.wait_for(ask("fails"), PATIENT))  # what fails in steps is tried once more
+    assert found[:3] == [["fails"], ["x" * 90], ["word"]]
+
+
 def test_many_words_do_not_starve_a_long_text():
     """Time is shared by cost: after as many words as it has tokens, the long text has its turn."""
     words = [["w"]] * 500
