@@ -46,6 +46,7 @@ PACKED = ("2.5 MB", "1.5 MB")  # model folders in all: weights, tokenizer and co
 ABLATED = ("ag_news", "wordnet")
 JOINT = (("ag_news", TEACHER), ("banking77", TEACHER))  # where a lexicon is also trained with the model
 RATES = [1.0, 10.0]  # how fast its scores may learn then, beside the model's weights
+SCALE = (100_000, 1_000_000, 10_000_000)  # rows of a file
 QUICK_ROWS = 400  # rows of each split in the quick harness
 
 
@@ -364,6 +365,16 @@ def install() -> Grid:
     return one(*(Run("install", "install", {"extra": extra}) for extra in ("", "train")))
 
 
+def scale() -> Grid:
+    """Growth in rows, workers and processes."""
+    shared = {"revision": REVISION, "data": "ag_news", "distillation": distillation_of()}
+    return one(
+        Run("scale", "engines", {**shared, "rows": 2_000_000, "workers": [1, 2]}),
+        Run("scale", "processes", {**shared, "steps": 1000, "ways": [[1, 1], [1, 2], [2, 1]]}),
+        *(Run("scale", "scale", {**shared, "rows": rows, "steps": 200}) for rows in SCALE),
+    )
+
+
 def one(*runs: Run) -> Grid:
     """A table whose report makes its own rows of its runs."""
     return {"": {"": list(runs)}}
@@ -374,6 +385,7 @@ TABLES: dict[str, Callable[[], Grid]] = {
     for table in (
         demo, classification, accuracy, few, ablation, context, explain, windows, sat, anchors, attend, gpe,
         compression, size, packed, parameters, latency, costs, lexicon, throughput, service, growth, lookup, install,
+        scale,
     )
 }  # fmt: skip
 
