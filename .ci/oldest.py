@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[[\w,]+\])?[>=]=(?P<oldest>[\w.]+)")
-TOGETHER = {"tokenizers": "0.22.2", "numpy": "2.0.0"}  # transformers 5.0 and wordllama ask for more than prediction
+TOGETHER = {"tokenizers": "0.22.2", "numpy": "2.0.2"}  # what transformers, wordllama and pandas ask for
 
 
 def oldest(extras: list[str]) -> dict[str, str]:
