@@ -33,11 +33,12 @@ from benchmarks.install import run_install
 from benchmarks.joint import run_joint
 from benchmarks.lexicon_costs import run_fit, run_rates
 from benchmarks.peers import run_peer
+from benchmarks.quick import quick
 from benchmarks.records import Run
 from benchmarks.scale import run_engines, run_processes, run_scale
 from benchmarks.service import run_service
 from benchmarks.speed import run_distillation, run_latency, run_lookup, run_parameters, run_training
-from benchmarks.tables import SHALLOW, TABLES, quick, runs_of
+from benchmarks.tables import SHALLOW, TABLES, runs_of
 from benchmarks.throughput import run_throughput
 from benchmarks.windows import run_windows
 

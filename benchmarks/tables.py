@@ -47,7 +47,6 @@ ABLATED = ("ag_news", "wordnet")
 JOINT = (("ag_news", TEACHER), ("banking77", TEACHER))  # where a lexicon is also trained with the model
 RATES = [1.0, 10.0]  # how fast its scores may learn then, beside the model's weights
 SCALE = (100_000, 1_000_000, 10_000_000)  # rows of a file
-QUICK_ROWS = 400  # rows of each split in the quick harness
 
 
 def ade_run(
@@ -393,22 +392,3 @@ TABLES: dict[str, Callable[[], Grid]] = {
 def runs_of(table: str) -> list[Run]:
     """All runs of a table."""
     return [run for row in TABLES[table]().values() for runs in row.values() for run in runs]
-
-
-def quick() -> list[Run]:
-    """A slice of everything: the same code on a few hundred rows, into a folder of its own."""
-    short = {"steps": 20, "batch_size": 32}
-    runs = []
-    for run in (
-        ade_run("classification", "ag_news", rows=QUICK_ROWS),
-        ade_run("sat", "ag_news", "paper", 100, rows=QUICK_ROWS, sat=False),
-        ade_run("attend", "dbpedia_14", rows=QUICK_ROWS, attend="gated"),
-        ade_run("gpe", "ag_news", rows=QUICK_ROWS, attend="anchors", positions="each"),
-    ):
-        distillation = {**run.settings["distillation"], "anchors": 64, "rounds": 2}
-        runs.append(changed(run, short, distillation=distillation))
-    runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *runs_of("parameters")]
-    runs.append(service_run("ag_news", TEACHER, (1, 4), 0.3, {**distillation_of(64), "rounds": 2}))
-    runs.append(fairness_run("ag_news", TEACHER, (0, 2), 0.5, {**distillation_of(64), "rounds": 2}))
-    runs.append(Run("lookup", "lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}))
-    return runs
