@@ -6,7 +6,7 @@ RUNNING := .venv/.running
 STAMP := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup run test test-oldest bench-quick report docs clean
+.PHONY: setup run test test-oldest test-oldest-torch release-check audit bench-quick report docs clean
 
 setup: $(STAMP)
 
@@ -28,16 +28,45 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
 
-# The tests that use transformers, on its oldest supported release.
+# The oldest supported releases (.ci/oldest.py): of what prediction needs, in the environment that tests/test_install.py makes;
+# of what training needs, laid over this environment, all but torch, whose old builds for CPUs few indexes have.
 OLDEST := build/oldest
-$(OLDEST): $(STAMP)
+$(OLDEST): $(STAMP) .ci/oldest.py
+	mkdir -p build
+	$(BIN)/python .ci/oldest.py > build/oldest.txt
+	$(BIN)/python .ci/oldest.py train onnx | grep -v '^torch==' > build/oldest-train.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
-	    'transformers==5.0.0' 'huggingface_hub<2' 'tokenizers<0.23'
+	    -r build/oldest-train.txt 'huggingface_hub<2' 'fsspec==2024.6.1' 'dill==0.3.8' 'multiprocess==0.70.16'
 	touch $@
 
+OLDEST_TESTS := tests/integrations/test_hugging_face.py tests/integrations/test_onnx_export.py tests/test_model.py \
+    tests/test_tagger.py tests/training/test_problems.py tests/training/test_checkpoints.py tests/runtime/test_runtime.py \
+    tests/compression/test_quantizer.py tests/compression/test_folder.py
 test-oldest: $(OLDEST)
-	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 tests/integrations/test_hugging_face.py tests/test_model.py tests/test_tagger.py \
-	    tests/training/test_problems.py tests/compression/test_quantizer.py tests/compression/test_folder.py
+	ADE_CONSTRAINTS=build/oldest.txt $(BIN)/pytest tests/test_install.py
+	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 $(OLDEST_TESTS)
+
+# The same with the oldest torch, in an environment of its own: several GB.
+test-oldest-torch: $(STAMP)
+	$(PYTHON) -m venv build/oldest-torch
+	$(BIN)/python .ci/oldest.py train onnx demo > build/oldest-torch.txt
+	build/oldest-torch/bin/python -m pip install --quiet --disable-pip-version-check -r build/oldest-torch.txt \
+	    pytest pytest-xdist hypothesis httpx
+	PYTHONPATH=. build/oldest-torch/bin/python -m pytest -n 2 $(OLDEST_TESTS)
+
+# The files of a release, built and checked; and known vulnerabilities of the pinned dependencies (asks the network).
+RELEASE := build/release
+$(RELEASE):
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'twine>=6' 'pip-audit>=2.7'
+
+release-check: $(RELEASE)
+	rm -rf dist
+	$(RELEASE)/bin/python -m build --outdir dist
+	$(RELEASE)/bin/twine check --strict dist/*
+
+audit: $(RELEASE)
+	$(RELEASE)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 # The whole benchmark harness on a few hundred rows (folders as in `python -m benchmarks reproduce --help`).
 DATA ?= ../shared/data

@@ -5,6 +5,7 @@ EXTRAS = {  # package -> the extra that installs it
     **dict.fromkeys(("torch", "transformers", "accelerate", "datasets", "pyarrow", "wordllama"), "train"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("sklearn", "pattern"), "demo"),
+    "ray": "ray",
     "sentence_transformers": "sentence",
 }
 

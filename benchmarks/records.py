@@ -27,6 +27,8 @@ PACKAGES = (
     "uvicorn",
     "httptools",
     "uvloop",
+    "ray",
+    "accelerate",
 )
 
 

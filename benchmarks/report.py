@@ -6,7 +6,7 @@ Every number in those pages comes through here, and every sentence under a table
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import chart, readings, records, sections
+from benchmarks import chart, readings, records, sections, sections_scale
 from benchmarks.book import Book, Record
 from benchmarks.tables import TABLES
 
@@ -24,6 +24,7 @@ SECTIONS: dict[str, Callable[[Book], str]] = {name: getattr(sections, name) for 
 MARKED: dict[Path, dict[str, Callable[[Book], str]]] = {  # pages with parts between marks, and what stands there
     ROOT / "README.md": {"chart": chart.sentence, "install": sections.install},
     ROOT / "docs" / "reproducing.md": {"overview": sections.overview},
+    ROOT / "docs" / "scale.md": {"billion": sections_scale.billion},
 }
 
 

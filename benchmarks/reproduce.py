@@ -33,10 +33,12 @@ from benchmarks.install import run_install
 from benchmarks.joint import run_joint
 from benchmarks.lexicon_costs import run_fit, run_rates
 from benchmarks.peers import run_peer
+from benchmarks.quick import quick
 from benchmarks.records import Run
+from benchmarks.scale import run_engines, run_processes, run_scale
 from benchmarks.service import run_service
 from benchmarks.speed import run_distillation, run_latency, run_lookup, run_parameters, run_training
-from benchmarks.tables import SHALLOW, TABLES, quick, runs_of
+from benchmarks.tables import SHALLOW, TABLES, runs_of
 from benchmarks.throughput import run_throughput
 from benchmarks.windows import run_windows
 
@@ -64,6 +66,9 @@ KINDS = {
     "lookup": run_lookup,
     "install": run_install,
     "parameters": run_parameters,
+    "engines": run_engines,
+    "processes": run_processes,
+    "scale": run_scale,
 }
 TIMES = ("latency", "distillation", "training", "lexicon_fit", "lexicon_rates")
 CODED = ("ade", "lexicon", "joint", "context", "explain", "windows")  # kinds that use a codebook and may run at once
@@ -84,6 +89,9 @@ GUESS = {  # seconds, before there is a record
     "service": {"cpu": 120.0},
     "fairness": {"cpu": 90.0},
     "growth": {"cpu": 240.0},
+    "engines": {"cpu": 1500.0},
+    "processes": {"cpu": 600.0},
+    "scale": {"cpu": 1800.0},
     "latency": {"cuda": 200.0, "cpu": 130.0},
     "distillation": {"cuda": 20.0, "cpu": 250.0},
     "training": {"cuda": 20.0, "cpu": 900.0},

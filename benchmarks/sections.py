@@ -5,6 +5,7 @@ from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent,
 from benchmarks.records import FP32, INT8, LIMIT
 from benchmarks.sections_lexicon import lexicon as lexicon
 from benchmarks.sections_lexicon import windows as windows
+from benchmarks.sections_scale import scale as scale
 from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, TABLES
 
 OVERVIEW = ("ADE", "ADE, taught", "tfidf", "fasttext", "model2vec", "minilm-l6")  # columns of the overview

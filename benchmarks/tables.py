@@ -46,7 +46,7 @@ PACKED = ("2.5 MB", "1.5 MB")  # model folders in all: weights, tokenizer and co
 ABLATED = ("ag_news", "wordnet")
 JOINT = (("ag_news", TEACHER), ("banking77", TEACHER))  # where a lexicon is also trained with the model
 RATES = [1.0, 10.0]  # how fast its scores may learn then, beside the model's weights
-QUICK_ROWS = 400  # rows of each split in the quick harness
+SCALE = (100_000, 1_000_000, 10_000_000)  # rows of a file
 
 
 def ade_run(
@@ -364,6 +364,16 @@ def install() -> Grid:
     return one(*(Run("install", "install", {"extra": extra}) for extra in ("", "train")))
 
 
+def scale() -> Grid:
+    """Growth in rows, workers and processes."""
+    shared = {"revision": REVISION, "data": "ag_news", "distillation": distillation_of()}
+    return one(
+        Run("scale", "engines", {**shared, "rows": 2_000_000, "workers": [1, 2]}),
+        Run("scale", "processes", {**shared, "steps": 1000, "ways": [[1, 1], [1, 2], [2, 1]]}),
+        *(Run("scale", "scale", {**shared, "rows": rows, "steps": 200}) for rows in SCALE),
+    )
+
+
 def one(*runs: Run) -> Grid:
     """A table whose report makes its own rows of its runs."""
     return {"": {"": list(runs)}}
@@ -374,6 +384,7 @@ TABLES: dict[str, Callable[[], Grid]] = {
     for table in (
         demo, classification, accuracy, few, ablation, context, explain, windows, sat, anchors, attend, gpe,
         compression, size, packed, parameters, latency, costs, lexicon, throughput, service, growth, lookup, install,
+        scale,
     )
 }  # fmt: skip
 
@@ -381,22 +392,3 @@ TABLES: dict[str, Callable[[], Grid]] = {
 def runs_of(table: str) -> list[Run]:
     """All runs of a table."""
     return [run for row in TABLES[table]().values() for runs in row.values() for run in runs]
-
-
-def quick() -> list[Run]:
-    """A slice of everything: the same code on a few hundred rows, into a folder of its own."""
-    short = {"steps": 20, "batch_size": 32}
-    runs = []
-    for run in (
-        ade_run("classification", "ag_news", rows=QUICK_ROWS),
-        ade_run("sat", "ag_news", "paper", 100, rows=QUICK_ROWS, sat=False),
-        ade_run("attend", "dbpedia_14", rows=QUICK_ROWS, attend="gated"),
-        ade_run("gpe", "ag_news", rows=QUICK_ROWS, attend="anchors", positions="each"),
-    ):
-        distillation = {**run.settings["distillation"], "anchors": 64, "rounds": 2}
-        runs.append(changed(run, short, distillation=distillation))
-    runs += [peer_run("classification", "ag_news", "tfidf", rows=QUICK_ROWS), *runs_of("parameters")]
-    runs.append(service_run("ag_news", TEACHER, (1, 4), 0.3, {**distillation_of(64), "rounds": 2}))
-    runs.append(fairness_run("ag_news", TEACHER, (0, 2), 0.5, {**distillation_of(64), "rounds": 2}))
-    runs.append(Run("lookup", "lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}))
-    return runs

@@ -125,6 +125,24 @@ def codebook(teacher) -> Codebook:
     return distill(teacher, DistillationSettings(anchors=10, pairs=3))
 
 
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory) -> Path:
+    """A real BERT classifier, too small to know anything; its classes stand in another order than ours."""
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("encoder")
+    words = word_tokenizer([*(word for group in WORDS.values() for word in group), *FILLER])
+    labels = dict(enumerate(sorted(WORDS, reverse=True)))
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=words.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, id2label=labels, label2id={name: i for i, name in labels.items()}, initializer_range=1.0,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def ade(monkeypatch, capsys):
     """Run the command line as a shell would; gives exit status, stdout and stderr."""

@@ -35,9 +35,10 @@ from benchmarks.__main__ import app
 from benchmarks.accuracy import Places
 from benchmarks.book import Book
 from benchmarks.claims import Claim, ahead, not_ahead, says, within, within_spread
+from benchmarks.quick import quick
 from benchmarks.records import Run
 from benchmarks.reproduce import plan, reproduce
-from benchmarks.tables import TABLES, ade_run, distillation_of, fairness_run, peer_run, quick, runs_of, service_run
+from benchmarks.tables import TABLES, ade_run, distillation_of, fairness_run, peer_run, runs_of, service_run
 from tests.conftest import FILLER, WORDS, topic_texts, word_tokenizer
 
 

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 import venv
+import zipfile
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,9 @@ from tests.conftest import PATIENT, topic_texts
 
 ROOT = Path(__file__).parent.parent
 MAX_BYTES = 165e6  # of the installed packages; numpy is half of it
+CONSTRAINTS = Path(
+    os.environ.get("ADE_CONSTRAINTS") or ROOT / "constraints.txt"
+).resolve()  # versions that are installed
 TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel")  # of the environment, not ours
 
 
@@ -44,7 +48,12 @@ def light(tmp_path_factory) -> Path:
 
     venv.create(folder / "new", with_pip=True)
     (wheel,) = folder.glob("*.whl")
-    install = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-c", ROOT / "constraints.txt", wheel]
+    assert wheel.name == f"ade_embeddings-{__version__}-py3-none-any.whl"  # the version stands in one place
+    shipped = zipfile.ZipFile(wheel).namelist()
+    for name in ("ade/py.typed", "ade/inspector/web/index.html"):
+        assert name in shipped
+    assert [name for name in shipped if name.endswith("licenses/LICENSE")]
+    install = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-c", CONSTRAINTS, wheel]
     subprocess.run([folder / "new/bin/python", *install], check=True, env=_environment(), timeout=PATIENT)
     return folder / "new"
 

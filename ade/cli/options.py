@@ -64,6 +64,18 @@ Problem = Annotated[
     ),
 ]
 
+Engine = Annotated[
+    Literal["ray"] | None,
+    typer.Option(help="ray: work on the cores of many machines, or of this one, with Ray Data.", show_default=False),
+]
+Address = Annotated[
+    str, typer.Option(help="With --engine ray: address of the cluster; auto finds it, local starts one here.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="With --engine ray: number of processes; by default all cores.", min=1, show_default=False),
+]
+
 
 def one_source(argument: str | None, option: str | None) -> str:
     """The dataset that was given as an argument or with `--data`."""

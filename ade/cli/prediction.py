@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, TextIO, cast
@@ -12,7 +12,7 @@ import typer
 
 from ade.cli import display
 from ade.cli.notices import UnknownTokenNotice
-from ade.cli.options import Json, Model, TextColumn, say
+from ade.cli.options import Address, Engine, Json, Model, TextColumn, Workers, say
 from ade.cli.writing import TAGGING, OutputFormat, Result, Wanted, Writer, output_format, results_of, write_json
 from ade.data.problems import TAGGER
 from ade.data.reading import Format, format_of, read_texts
@@ -40,7 +40,11 @@ def predict(
     ] = None,
     text_column: TextColumn = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write to this file (.txt, .csv, .tsv, .jsonl), by default standard output.")
+        Path | None,
+        typer.Option(
+            help="Write to this file (.txt, .csv, .tsv, .jsonl), by default standard output. With --engine ray, the "
+            "folder of Parquet files to write."
+        ),
     ] = None,
     output_as: Annotated[
         OutputFormat | None,
@@ -67,6 +71,9 @@ def predict(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --output.")] = False,
     device: Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")] = "cpu",
+    engine: Engine = None,
+    address: Address = "local",
+    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Predict label and probability of each text.
@@ -79,6 +86,11 @@ def predict(
         raise InputError(f"{'--json' if as_json else '--explain'} prints: leave out --output and --output-format")
     if explain and wanted != Wanted():
         raise InputError("--explain explains the label: leave out --top-k, --probabilities and --threshold")
+    if engine is not None:
+        _refuse_on_ray({"--json": as_json, "--explain": explain, "--output-format": output_as, "--top-k": top_k})
+        options = {"text_column": text_column, "workers": workers, "probabilities": probabilities}
+        _predict_on_ray(model, file, output, format, overwrite, address, {**options, "threshold": threshold})
+        return
     kind = output_format(output, output_as)
     _check_output(output, overwrite)
 
@@ -97,6 +109,29 @@ def predict(
         with _target(output, in_place=stream is not None) as target:
             writer = Writer(target, kind, rows, names, problem, wanted)
             _stopping_early(lambda: _write(writer, batches))
+
+
+def _refuse_on_ray(given: Mapping[str, object]) -> None:
+    flag = next((flag for flag, value in given.items() if value), None)
+    if flag is not None:
+        raise InputError(f"{flag} is not for --engine ray, which writes a folder of Parquet files")
+
+
+def _predict_on_ray(
+    model: Path,
+    file: str,
+    output: Path | None,
+    format: Format | None,
+    overwrite: bool,
+    address: str,
+    options: dict[str, Any],
+) -> None:
+    from ade.integrations.ray_data import connected, predict_files
+
+    if output is None or file == "-":
+        raise InputError("--engine ray reads files and writes a folder of Parquet files: give FILE and --output")
+    with connected(address, options["workers"]):
+        predict_files(model, file, output, format, overwrite, **options)
 
 
 def _write(writer: Writer, batches: Iterator[tuple[list[dict[str, Any]], list[Result]]]) -> None:

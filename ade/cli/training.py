@@ -11,14 +11,17 @@ import typer
 from ade.cli import display
 from ade.cli.notices import say_unknown_tokens
 from ade.cli.options import (
+    Address,
     DataArgument,
     DataOption,
+    Engine,
     Json,
     LabelColumn,
     Overwrite,
     Problem,
     Seed,
     TextColumn,
+    Workers,
     flags_of,
     lines_of,
     one_source,
@@ -140,6 +143,9 @@ def train(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     problem: Problem = None,
+    engine: Engine = None,
+    address: Address = "local",
+    workers: Workers = None,
     as_json: Json = False,
     **settings: Any,
 ) -> None:
@@ -149,7 +155,7 @@ def train(
     model is evaluated on it.
     """
     source = one_source(file, data)
-    _check_options(settings, distill_from, unlabelled, resume, overwrite)
+    _check_options(settings, distill_from, unlabelled, engine, resume, overwrite)
     from ade.data.sources import load_splits
     from ade.data.tables import Schema
     from ade.training.train import problem_type
@@ -164,6 +170,11 @@ def train(
         if main_process:
             say_unknown_tokens(book.tokenizer, _texts_of(splits["train"]))
 
+    label_teacher: Any = distill_from
+    if engine is not None:
+        from ade.integrations.ray_teacher import RayTeacher
+
+        label_teacher = RayTeacher.on(address, str(distill_from), splits["train"].names, workers)
     predictor = train_model(
         splits,
         teacher=teacher,
@@ -171,7 +182,7 @@ def train(
         size=size,
         out=out,
         preset=preset,
-        distill_from=distill_from,
+        distill_from=label_teacher,
         unlabelled=read_texts(unlabelled),
         existing="resume" if resume else "overwrite" if overwrite else "refuse",
         before_training=say_what_is_unknown,
@@ -201,13 +212,20 @@ def _show_result(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
 
 
 def _check_options(
-    settings: dict[str, Any], distill_from: str | None, unlabelled: Path | None, resume: bool, overwrite: bool
+    settings: dict[str, Any],
+    distill_from: str | None,
+    unlabelled: Path | None,
+    engine: str | None,
+    resume: bool,
+    overwrite: bool,
 ) -> None:
     """Refuse options that exclude or need each other."""
     if unlabelled is not None and distill_from is None:
         raise InputError("--unlabelled needs a teacher that labels its texts: give --distill-from too")
     if distill_from is None and pick(TeachingSettings, settings):
         raise InputError("--variants and --trust are options of a teacher: give --distill-from too")
+    if distill_from is None and engine is not None:
+        raise InputError("--engine ray runs the teacher of --distill-from: give one")
     if resume and overwrite:
         raise InputError("--resume continues the run in the folder, --overwrite deletes it: give one of them")
     if settings["steps"] == 0:

@@ -23,32 +23,37 @@ class Encoded:
     ids: Tensor  # (total,) int32
     offsets: np.ndarray  # (n + 1,) int64
 
+    longest: int | None = None  # texts count as truncated to so many tokens
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> np.ndarray:
         """Number of tokens of each text: (n,)."""
-        return np.diff(self.offsets)
+        return self._truncated(np.diff(self.offsets))
+
+    def _truncated(self, lengths: np.ndarray) -> np.ndarray:
+        return lengths if self.longest is None else np.minimum(lengths, self.longest)
 
     def first(self, count: int) -> "Encoded":
-        """The same texts, truncated to `count` tokens."""
-        lengths = np.minimum(self.lengths, count)
-        if (lengths == self.lengths).all():
-            return self
+        """The same texts, truncated to `count` tokens; the ids are not copied."""
+        return Encoded(self.ids, self.offsets, count)
+
+    def to(self, device: torch.device) -> "Encoded":
+        """The same texts with the ids on a device; on another one than they are, only those that are not truncated."""
+        if device.type == self.ids.device.type or self.longest is None:
+            return Encoded(self.ids.to(device), self.offsets, self.longest)
+        lengths = self.lengths
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         moved = self.offsets[:-1] - offsets[:-1]  # how far each text moves to the front
         kept = np.arange(offsets[-1]) + np.repeat(moved, lengths)
-        return Encoded(self.ids[torch.from_numpy(kept)], offsets)
-
-    def to(self, device: torch.device) -> "Encoded":
-        """The same texts with the ids on a device."""
-        return Encoded(self.ids.to(device), self.offsets)
+        return Encoded(self.ids[torch.from_numpy(kept)].to(device), offsets)
 
     def spans(self, rows: np.ndarray) -> np.ndarray:
         """Start and length of texts by number: (2, B)."""
         starts = self.offsets[rows]
-        return np.stack([starts, self.offsets[rows + 1] - starts])
+        return np.stack([starts, self._truncated(self.offsets[rows + 1] - starts)])
 
     def gather(self, spans: Tensor, length: int, fill: int = 0) -> tuple[Tensor, Tensor]:
         """Ids and mask (B, length) of texts, padded with `fill`; `spans` (2, B) is on the device of the ids."""

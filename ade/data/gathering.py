@@ -23,7 +23,7 @@ from ade.data.texts import Texts
 from ade.data.values import ValueProblem, is_listed, plain
 from ade.errors import InputError
 
-IN_MEMORY = 1 << 30  # bytes of texts held in memory; those of larger tables are memory-mapped
+IN_MEMORY = 1 << 28  # bytes of texts held in memory; those of larger tables are memory-mapped
 TEXTS, COLUMNS, ABOUT = "texts.bin", "columns.safetensors", "table.json"
 
 
@@ -124,7 +124,7 @@ class _Gatherer:
             table = read_cached(self.cached)
             assert table is not None
             return table
-        return self._table(np.frombuffer(bytes(self.data), np.uint8))
+        return self._table(np.frombuffer(self.data, np.uint8))
 
     def _table(self, data: np.ndarray) -> Table:
         def column(values: "array[int] | list[int]") -> np.ndarray:

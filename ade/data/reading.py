@@ -105,7 +105,7 @@ def _delimited(file: TextIO, name: str, kind: Format, text_column: str | None) -
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise InputError(f"{name}: the file is empty")
-    delimiter = max(DELIMITERS[f".{kind}"], key=lambda each: len(next(csv.reader([first], delimiter=each))))
+    delimiter = _delimiter_of(first, kind)
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
 
     def fields() -> Iterator[list[str]]:
@@ -126,6 +126,18 @@ def _delimited(file: TextIO, name: str, kind: Format, text_column: str | None) -
             yield dict(zip(columns, row, strict=True))
 
     return TextRows(columns, text, records())
+
+
+def _delimiter_of(header: str, kind: Format) -> str:
+    return max(DELIMITERS[f".{kind}"], key=lambda each: len(next(csv.reader([header], delimiter=each))))
+
+
+def read_delimiter(path: str | Path, kind: Format) -> tuple[str, list[str]]:
+    """The delimiter of a CSV or TSV file, and the names in its header."""
+    with reading_errors(Path(path), kind), open_text(Path(path), newline="") as file:
+        header = next((line for line in file if line.strip()), "")
+        delimiter = _delimiter_of(header, kind)
+        return delimiter, next(csv.reader([header], delimiter=delimiter), [])
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -9,6 +10,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from ade.data.rows import is_unicode
+from ade.data.spilling import SpilledArray
 from ade.errors import InputError, first_line
 from ade.progress import Report, silent
 
@@ -46,16 +48,17 @@ def tokenize(
     """Token ids of texts in one array, and offsets: text i is `ids[offsets[i]:offsets[i + 1]]`.
 
     Texts are truncated to `max_length` tokens; a text without tokens becomes id 0. Errors count the texts from `first`.
+    The ids of very many texts are memory-mapped.
     """
-    parts: list[np.ndarray] = []
-    lengths: list[int] = []
+    ids, lengths = SpilledArray(np.int32), array("q")
     for encodings in encode_chunks(tokenizer, texts, max_length, report, first=first):
         rows = [encoding.ids or [0] for encoding in encodings]
         count = [len(row) for row in rows]
-        parts.append(np.fromiter(chain.from_iterable(rows), np.int32, sum(count)))
+        ids.add(np.fromiter(chain.from_iterable(rows), np.int32, sum(count)))
         lengths.extend(count)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-    return np.concatenate(parts or [np.empty(0, np.int32)]), offsets
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.frombuffer(lengths, np.int64), out=offsets[1:])
+    return ids.array(), offsets
 
 
 def split_windows(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

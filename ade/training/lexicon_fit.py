@@ -3,7 +3,7 @@
 The linear model is fitted on the training rows with full-batch L-BFGS. The strength of its regularisation and its
 weight beside the model's scores are chosen by the accuracy of the summed scores on the validation rows, and by their
 loss if the accuracy hardly differs; the number of entries is chosen by the loss. If the validation rows were held back
-from the training rows, it is then fitted to all of them with what was chosen.
+from the training rows, it is then fitted to all of them with what was chosen. Of very many rows a sample is taken.
 """
 
 import warnings
@@ -27,6 +27,7 @@ STRENGTHS = (3.0, 20.0, 120.0)  # inverse of the L2 penalty, as scikit-learn's C
 WEIGHTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of the lexicon's scores; the model's have weight 1
 FRACTIONS = (0.5, 0.25, 0.125, 0.0625)  # of the entries that pruning may keep
 MAX_ITERATIONS = 12  # of L-BFGS
+MAX_TOKENS = 1 << 24  # tokens of the rows it is fitted to: a sample where there are more, which take 200 bytes each
 CHUNK = 1 << 15  # texts whose n-grams are counted at a time
 
 
@@ -70,6 +71,7 @@ def fit_lexicon(
     were `held_back` from the training rows, the lexicon is fitted to them too once everything is chosen. With
     `max_bytes` it has only as many entries as fit.
     """
+    texts, targets = sampled(texts, targets, MAX_TOKENS)
     labels = validation.logits.shape[1]
     keys, counts = count_entries(texts, vocabulary, MAX_WEIGHTS // labels)
     if not len(keys):
@@ -108,6 +110,18 @@ def fit_lexicon(
     added = weight * own if held_back else unpack(shape, arrays).logits(*validation.texts)
     loss = blend.loss_of_sum(model_weight * validation.logits + added)
     return Fitted(shape, arrays, weight, model_weight, loss, loss_without, added)
+
+
+def sampled(texts: Ragged, targets: np.ndarray, tokens: int) -> tuple[Ragged, np.ndarray]:
+    """Texts and their targets as they are or, where they have more than so many tokens in all, a random sample."""
+    count, total = len(texts.offsets) - 1, int(texts.offsets[-1])
+    if total <= tokens:
+        return texts, targets
+
+    rows = np.sort(np.random.default_rng(0).choice(count, max(1, count * tokens // total), replace=False))
+    starts, ends = texts.offsets[rows], texts.offsets[rows + 1]
+    ids = np.concatenate([texts.ids[start:end] for start, end in zip(starts, ends, strict=True)])
+    return Ragged(ids, np.concatenate([[0], np.cumsum(ends - starts)])), targets[rows]
 
 
 def count_entries(texts: Ragged, vocabulary: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -153,10 +167,17 @@ def features(lexicon: Lexicon, texts: Ragged, device: torch.device) -> Tensor:
     return matrix.to(device)
 
 
+def _transposed(rows: Tensor) -> Tensor:
+    """The transpose in CSR: the columns of a matrix in CSC are its rows."""
+    columns = rows.to_sparse_csc()
+    parts = (columns.ccol_indices(), columns.row_indices(), columns.values())
+    return torch.sparse_csr_tensor(*parts, (rows.shape[1], rows.shape[0]), check_invariants=False)
+
+
 def minimise(rows: Tensor, objective: Objective, penalty: float, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Weights (entries, C) and bias (C,) that minimise the mean loss plus penalty / 2 times the squared weights."""
     # The gradient of the weights is a product with the transpose, made once: CSR is fast by rows, not by columns.
-    transposed = rows.to_sparse_coo().t().coalesce().to_sparse_csr()
+    transposed = _transposed(rows)
 
     # Frequent entries have a much larger curvature than rare ones. With each weight scaled by the inverse square root
     # of (a bound of) its own, a fifth of the iterations is enough.

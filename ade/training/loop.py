@@ -334,7 +334,7 @@ def _identity(run: _Run, codebook: Codebook, architecture: Architecture) -> dict
     """Settings and hashes of data and codebook: two runs with the same identity are the same run."""
     digest = hashlib.sha256()
     for array in run.task.fingerprint():
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(np.ascontiguousarray(array).data)
     settings = {name: value for name, value in asdict(run.settings).items() if name != "device"}
     codes = hashlib.sha256(codebook.weights.numpy().tobytes() + codebook.anchors.numpy().tobytes())
     return {**settings, **asdict(architecture), "data": digest.hexdigest()[:16], "codebook": codes.hexdigest()[:16]}

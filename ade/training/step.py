@@ -68,8 +68,9 @@ class TrainStep:
                 group["lr"] = rate
         self.wrapped.train()
 
-        length = int(self.texts.lengths[rows].max())
-        place = torch.from_numpy(np.vstack([self.texts.spans(rows), rows]))  # (3, B)
+        spans = self.texts.spans(rows)
+        length = int(spans[1].max())
+        place = torch.from_numpy(np.vstack([spans, rows]))  # (3, B)
         if not self.record:
             return self._run(place.to(self.accelerator.device), length) * world
 

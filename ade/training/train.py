@@ -23,6 +23,7 @@ from ade.training.schedule import held_back
 
 if TYPE_CHECKING:
     from ade.teachers import Teacher
+    from ade.training.soft_targets import LabelTeacher
 
 Settings = tuple[TrainingSettings, Architecture, TeachingSettings]
 
@@ -40,7 +41,7 @@ def train(
     label_column: str | None = None,
     problem: str | None = None,
     preset: str = "strong",
-    distill_from: str | Path | None = None,
+    distill_from: "LabelTeacher | str | Path | None" = None,
     unlabelled: Sequence[str] = (),
     existing: Existing = "refuse",
     progress: bool | Report | None = None,
@@ -64,7 +65,8 @@ def train(
         label_column: name of the label column; found where it is None.
         problem: 'single-label', 'multi-label' or 'regression'; by default lists are multi-label, all else single-label.
         preset: 'strong' or 'paper', the defaults of the settings.
-        distill_from: a fine-tuned sequence classifier, folder or hub name, to learn soft targets from.
+        distill_from: a fine-tuned sequence classifier, folder or hub name, to learn soft targets from; or one that is
+            loaded with the classes of the data.
         unlabelled: texts that this classifier labels.
         existing: what to do with an earlier run in `out`: 'refuse', 'resume' or 'overwrite'.
         progress: True for progress bars, False for none; by default bars in terminals and notebooks, and elsewhere a
@@ -98,7 +100,7 @@ def train(
             training = replace(training, lexicon=division.lexicon > 0, lexicon_size=str(division.lexicon or ""))
             architecture = replace(architecture, layer_bits=division.layer_bits)
         if distill_from is not None:
-            rows, dev = _add_soft_targets(rows, dev, str(distill_from), unlabelled, training, teaching, report)
+            rows, dev = _add_soft_targets(rows, dev, distill_from, unlabelled, training, teaching, report)
         if before_training is not None:
             report = _calling_first(lambda: before_training(book), report)
         return fit_model(book, rows, dev, training, architecture, out, existing, report)
@@ -166,18 +168,19 @@ def _shown(progress: bool | Report | None) -> AbstractContextManager[Report]:
 def _add_soft_targets(
     rows: AnyDataset,
     dev: AnyDataset | None,
-    source: str,
+    source: "LabelTeacher | str | Path",
     unlabelled: Sequence[str],
     training: TrainingSettings,
     teaching: TeachingSettings,
     report: Report,
 ) -> tuple[AnyDataset, AnyDataset]:
-    """Give the training rows soft targets from the classifier at `source`; a dev split is held back before that."""
+    """Give the training rows soft targets from a classifier, loaded or by its name; a dev split is held back before."""
     from ade.training.soft_targets import LabelTeacher, taught
 
     if rows.problem != SINGLE or not isinstance(rows, Dataset):
         raise InputError("--distill-from needs a single-label dataset of texts")
     if dev is None:
         rows, dev = held_back(rows, training.seed)
-    teacher = LabelTeacher.load(source, rows.names, training.device)
-    return taught(rows, teacher, teaching, list(unlabelled), report), dev
+    if not isinstance(source, LabelTeacher):
+        source = LabelTeacher.load(source, rows.names, training.device)
+    return taught(rows, source, teaching, list(unlabelled), report), dev

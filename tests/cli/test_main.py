@@ -7,8 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from ade import __version__
 from ade.cli import display
@@ -305,25 +303,6 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
     assert json.loads(out)["test"]["accuracy"] > 0.9
     steps = [json.loads(line)["step"] for line in (tmp_path / "m" / METRICS).read_text().splitlines()]
     assert steps == list(range(20, 401, 20))  # the first two before it was stopped, every other one after
-
-
-def test_several_processes_train_the_same_model(book, topic_folder, tmp_path):
-    """Two processes share each batch; without dropout they end where one process ends, up to rounding."""
-    words = ("train", "--codebook", book, "--data", topic_folder, "--device", "cpu", "--steps", "40", "--json")
-    words = tuple(map(str, (*words, "--dropout", "0", "--token-dropout", "0", "--batch-size", "20")))
-    outputs = []
-    for count in (1, 2):
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "ade"]
-        command = [sys.executable, *launch, *words, "--out", str(tmp_path / str(count))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENT)
-        assert done.returncode == 0, done.stderr[-2000:]
-        outputs.append(json.loads(done.stdout))  # one object, whoever many processes there are
-    assert outputs[0]["test"]["n"] == 100
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
-    for name, tensor in one.items():
-        if name != "pooler.bias":  # shifts every score alike: its gradient is rounding alone
-            torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
-    assert any(not torch.equal(tensor, two[name]) for name, tensor in one.items())  # really summed in another order
 
 
 def test_a_reader_that_stops_early_is_no_error(model, tmp_path):

@@ -23,6 +23,20 @@ def test_texts_come_back_as_they_were():
     assert TOKENIZER.truncation is None  # the caller's tokenizer is left as it was
 
 
+def test_truncated_texts_share_the_ids():
+    whole = encode(TOKENIZER, ["a b c", "", "c a b a", "b"], max_length=10)
+    short = whole.first(2)
+    assert short.ids is whole.ids
+    assert short.lengths.tolist() == [2, 1, 2, 1]
+    again = encode(TOKENIZER, ["a b c", "", "c a b a", "b"], max_length=2)
+    for rows in (np.arange(4), np.array([2]), np.array([3, 0])):
+        for one, two in zip(short.padded(rows), again.padded(rows), strict=True):
+            assert torch.equal(one, two)
+    moved = short.to(torch.device("meta"))  # where the others are not needed, they are left behind
+    assert moved.ids.shape == again.ids.shape
+    assert np.array_equal(moved.offsets, again.offsets)
+
+
 def test_no_texts():
     encoded = encode(TOKENIZER, [], max_length=10)
     assert len(encoded) == 0

@@ -23,6 +23,7 @@ from ade.training.lexicon_fit import (
     count_entries,
     fit_lexicon,
     minimise,
+    sampled,
 )
 from ade.training.lexicon_loss import TOLERANCE, Blend, Objective, Ragged, Validation
 from ade.training.loop import fit_model
@@ -35,6 +36,18 @@ NUMBERS = {"sport": -1.0, "money": 0.5, "space": 2.0}  # of regression; money is
 
 def tokens(tokenizer, texts: list[str]) -> Ragged:
     return Ragged(*tokenize(tokenizer, texts, 10_000))
+
+
+def test_of_very_many_tokens_a_sample_is_taken():
+    offsets = np.array([0, 3, 4, 6, 10, 12, 20])
+    texts = Ragged(np.arange(20, dtype=np.int32), offsets)
+    targets = np.arange(6)
+    assert sampled(texts, targets, 20) == (texts, targets)
+    some, kept = sampled(texts, targets, 10)
+    assert len(kept) == 3
+    for row, start, end in zip(kept, some.offsets, some.offsets[1:], strict=False):
+        assert some.ids[start:end].tolist() == list(range(offsets[row], offsets[row + 1]))
+    assert np.array_equal(sampled(texts, targets, 10)[1], kept)  # the same sample again
 
 
 def labels_of(problem: str, labels: list[str], texts: list[str]) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
-from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+from transformers import BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from ade.classifier import Classifier
 from ade.errors import InputError
@@ -14,25 +14,9 @@ from ade.settings import Architecture, TeachingSettings, TrainingSettings
 from ade.training import soft_targets
 from ade.training.loop import fit_model
 from ade.training.soft_targets import LabelTeacher, taught, variants
-from tests.conftest import FILLER, WORDS, word_tokenizer
+from tests.conftest import WORDS, word_tokenizer
 
 NAMES = tuple(sorted(WORDS))
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    """A real BERT classifier, too small to know anything; its classes stand in another order than ours."""
-    folder = tmp_path_factory.mktemp("encoder")
-    words = word_tokenizer([*(word for group in WORDS.values() for word in group), *FILLER])
-    labels = dict(enumerate(reversed(NAMES)))
-    torch.manual_seed(3)
-    config = BertConfig(
-        vocab_size=words.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, id2label=labels, label2id={name: i for i, name in labels.items()}, initializer_range=1.0,
-    )  # fmt: skip
-    BertForSequenceClassification(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(autouse=True)

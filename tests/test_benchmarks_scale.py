@@ -1,0 +1,37 @@
+"""The table `scale`: its kinds run on a few rows, and its text follows the records."""
+
+import pytest
+
+from benchmarks import records, sections_scale
+from benchmarks.book import Book
+from benchmarks.records import Run
+from benchmarks.reproduce import reproduce
+from benchmarks.tables import distillation_of, runs_of
+from tests.test_benchmarks import places  # noqa: F401
+
+SMALL = {"data": "ag_news", "distillation": {**distillation_of(16), "rounds": 1}}
+
+
+def test_every_kind_runs_on_a_few_rows(places, tmp_path):  # noqa: F811
+    pytest.importorskip("ray", reason="ray is not installed")
+    todo = [
+        Run("scale", "engines", {**SMALL, "rows": 500, "workers": [1]}),
+        Run("scale", "processes", {**SMALL, "steps": 20, "ways": [[2, 1]]}),
+        Run("scale", "scale", {**SMALL, "rows": 1000, "steps": 20}),
+    ]
+    assert reproduce(todo, places, tmp_path / "results") == []
+    engines, processes, scale = (record["figures"] for record in records.load(tmp_path / "results"))
+    assert set(engines) == {"one process", "Ray, workers: 1"}
+    assert 0 < processes["processes: 2, threads of each: 1"]["dev_accuracy"] <= 1
+    assert scale["train"]["peak_bytes"] > scale["predict"]["peak_bytes"] > 1e7
+
+
+def test_a_billion_rows_are_computed_from_the_recorded_rate():
+    run = runs_of("scale")[0]
+    figures = {"one process": {"rows_per_second": 9e9}, "Ray, workers: 2": {"rows_per_second": 10_000.0}}
+    record = {"key": run.key, "kind": run.kind, "settings": run.settings, "figures": figures, "cores": 2}
+    assert sections_scale.billion(Book([])) == sections_scale.NOT_MEASURED
+    text = sections_scale.billion(Book([record]))
+    assert "2,000,000 rows at 10,000 rows/s" in text
+    assert "28 hours of that machine, or 0.4 hours of 64" in text
+    assert "| Ray, workers: 2 | 10,000 |" in sections_scale.scale(Book([record]))
