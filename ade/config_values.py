@@ -36,11 +36,11 @@ def check_config(config: Mapping[str, Any]) -> None:
     if not isinstance(config.get("sat", True), bool):
         raise InputError(f"sat must be true or false, not {config['sat']!r}")
 
-    scale = config.get("scale")
+    scale = config.get("scale")  # both are 0 where the lexicon alone predicts
     if scale is not None and not (
-        isinstance(scale, list | tuple) and len(scale) == 2 and all(map(_is_number, scale)) and scale[1] > 0
+        isinstance(scale, list | tuple) and len(scale) == 2 and all(map(_is_number, scale)) and scale[1] >= 0
     ):
-        raise InputError(f"scale must be a mean and a standard deviation above 0, not {scale!r}")
+        raise InputError(f"scale must be a mean and a standard deviation of at least 0, not {scale!r}")
     if "hidden_size" in config and config["hidden_size"] % config.get("num_attention_heads", 1):
         raise InputError(f"dimension {config['hidden_size']} is not divisible by {config['num_attention_heads']} heads")
 

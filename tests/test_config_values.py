@@ -35,7 +35,7 @@ WRONG = [
     ("position_scale", -1.0, "position_scale must be"),
     ("position_scale", float("nan"), "position_scale must be"),
     ("sat", "yes", "sat must be true or false"),
-    ("scale", [0.0, 0.0], "scale must be a mean and a standard deviation"),
+    ("scale", [0.0, -1.0], "scale must be a mean and a standard deviation"),
     ("scale", [1.0], "scale must be"),
 ]
 
