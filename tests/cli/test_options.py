@@ -44,7 +44,7 @@ def test_common_options_come_first(ade):
     assert re.findall(r"^  (\w+) ", first.split("\nCommands:\n")[1], re.MULTILINE) == [
         "train", "predict", "evaluate", "inspect", "serve", "export",
     ]  # fmt: skip
-    assert re.findall(r"^  (\w+) ", more, re.MULTILINE) == ["distill", "benchmark", "run", "params"]
+    assert re.findall(r"^  (\w+) ", more, re.MULTILINE) == ["distill", "compress", "benchmark", "run", "params"]
 
 
 def test_quiet_and_verbose(ade, trained, tmp_path):
