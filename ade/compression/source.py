@@ -85,8 +85,10 @@ def _convert(folder: Path, file: str, out: Path) -> None:
 
     try:
         with quiet(), redirect_stderr(io.StringIO()):  # its progress bar cannot be turned off
-            model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float16)
-            AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, gguf_file=file, dtype=torch.float16, trust_remote_code=False
+            )
+            AutoTokenizer.from_pretrained(folder, gguf_file=file, trust_remote_code=False).save_pretrained(out)
             model.hf_quantizer = None  # the weights are plain numbers now
             model.config.__dict__.pop("quantization_config", None)
             model.save_pretrained(out)

@@ -141,7 +141,8 @@ def trickled(address: str, head: bytes) -> bytes:
 @contextlib.contextmanager
 def serving_verb(folder, *words):
     """`ade serve` as a process; gives it and its address once it says it is ready."""
-    command = [sys.executable, "-m", "ade", "serve", str(folder), "--port", "0", "--json", *map(str, words)]
+    always = ["--port", "0", "--json", "--timeout", str(PATIENT)]  # no request is given up on a slow machine
+    command = [sys.executable, "-m", "ade", "serve", str(folder), *always, *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()

@@ -31,7 +31,7 @@ def test_torch_is_loaded_only_for_inspection(folder):
         "run.create_app = create_app\n"
         "cli.main()\n"
     )
-    command = [sys.executable, "-c", program, "serve", str(folder), "--port", "0", "--json"]
+    command = [sys.executable, "-c", program, "serve", str(folder), "--port", "0", "--json", "--timeout", str(PATIENT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             address = json.loads(process.stdout.readline())["address"]
