@@ -58,7 +58,7 @@ def modules_sharing(model: Any, name: str) -> tuple[str, ...]:
             same = isinstance(candidate, CodedEmbedding | CodedHead) and candidate.packed is module.packed
         else:
             same = weight is not None and getattr(candidate, "weight", None) is weight
-        if same or f"{other}.weight" in declared:
+        if same or (f"{other}.weight" in declared and hasattr(candidate, "weight")):  # some declare what they have not
             found.append(other)
     return tuple(found)
 
