@@ -6,6 +6,7 @@ from typing import Any
 
 from ade.settings import EPOCHS, PRESETS, STRONG, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
 from benchmarks.records import Run
+from benchmarks.tables_compress import compress
 
 Grid = dict[str, dict[str, list[Run]]]  # row, column, the runs whose mean stands there
 REVISION = 1  # raise when a change to the model or the solvers changes results: every run that uses them is made anew
@@ -281,31 +282,6 @@ def packed() -> Grid:
     return grid
 
 
-def compress() -> Grid:
-    """Whole models with their embedding table packed; no corpus but the shipped word frequencies."""
-    return {
-        model: {size: [compress_run(model, size)] for size in sizes}
-        for model, sizes in {
-            "multilingual-e5-small": ("12MB", "16MB", "24MB"),
-            "mpnet-base": ("4.7MB",),
-            "minilm-l6": ("2.35MB",),
-            "gemma3-270m": ("31MB",),
-            "smollm2-135m": ("5MB",),
-        }.items()
-    }
-
-
-def compress_run(model: str, size: str, **changes: Any) -> Run:
-    """One model in so many bytes, measured before and after."""
-    several = model == "multilingual-e5-small"
-    settings = {
-        "revision": REVISION, "model": model, "compression": {"size": size}, "corpus": [], "tune": [], "rows": 0,
-        "tokens": 20_000, "languages": list(TATOEBA) if several else [],
-        "similarity": list(STSB) if several else ["en"], **changes,
-    }  # fmt: skip
-    return Run("compress", "compress", settings)
-
-
 def parameters() -> Grid:
     """Component by component."""
     return one(Run("parameters", "parameters", {"dim": 768, "labels": 4, "anchors": 100}))
@@ -408,8 +384,8 @@ TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
         demo, classification, accuracy, few, ablation, context, explain, windows, sat, anchors, attend, gpe,
-        compression, size, packed, compress, parameters, latency, costs, lexicon, throughput, service, growth, lookup, install,
-        scale,
+        compression, size, packed, compress, parameters, latency, costs, lexicon, throughput, service, growth, lookup,
+        install, scale,
     )
 }  # fmt: skip
 
