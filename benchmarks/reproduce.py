@@ -24,6 +24,7 @@ from benchmarks.accuracy import (
     run_lexicon,
     run_main_job,
 )
+from benchmarks.compress import run_compress
 from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
 from benchmarks.explain import run_explain
@@ -54,6 +55,7 @@ KINDS = {
     "context": run_context,
     "explain": run_explain,
     "compression": run_compression,
+    "compress": run_compress,
     "size": run_size,
     "latency": run_latency,
     "distillation": run_distillation,
@@ -84,6 +86,7 @@ GUESS = {  # seconds, before there is a record
     "context": {"cuda": 120.0, "cpu": 900.0},
     "explain": {"cuda": 60.0, "cpu": 600.0},
     "compression": {"cpu": 60.0},
+    "compress": {"cuda": 120.0, "cpu": 1200.0},
     "size": {"cpu": 90.0},
     "throughput": {"cpu": 120.0},
     "service": {"cpu": 120.0},
@@ -125,7 +128,7 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in SHALLOW
-    return run.kind in ("ade", "joint", "context", "explain", "windows", *TIMES)
+    return run.kind in ("ade", "joint", "context", "explain", "windows", "compress", *TIMES)
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:

@@ -19,13 +19,14 @@ from ade.devices import cores
 from ade.errors import InputError
 from ade.progress import Report, silent
 
-BITS = (0.5, 0.5, 1.0, 2.0, 4.0)  # of a weight in each stage, where the dimension allows; 8 in all
+BITS = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # of a weight in each stage, where the dimension allows; 9 in all
 SHARED_FROM = 2.0  # bits: finer stages share one book, as their residuals are alike
-SAMPLE = 32_768  # rows that k-means sees
+SAMPLE = 131_072  # rows that k-means sees
+TRIED = 16_384  # rows that tell what each stage is worth
 ROUNDS = 10  # of k-means
 CHUNK = 2048  # rows compared with a book at a time, so that the products stay in the cache
 USE_FLOOR = 0.05  # of the mean use: no row is taken for unused
-PLAIN = 0.5  # of the plain squared error beside a metric
+PLAIN = 0.5  # share of the plain squared error beside a metric
 EXPONENT = 0.75  # of the use: the text that use was counted in is never the text to come
 
 
@@ -39,6 +40,7 @@ class CoderSettings:
     size: int  # bytes of the packed table
     seed: int = 0
     exponent: float = EXPONENT
+    plain: float = PLAIN
 
 
 def widths_of(dim: int) -> list[int]:
@@ -90,13 +92,13 @@ def kmeans(pieces: Tensor, weights: Tensor, seed: int) -> Tensor:
     return book
 
 
-def _roots(dim: int, metric: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the square root of a metric and its inverse, in float64; the metric counts half, the plain error half."""
+def _roots(dim: int, metric: Tensor | None, share: float = PLAIN) -> tuple[Tensor, Tensor]:
+    """Return the square root of a metric and its inverse, in float64; the plain error has a share in it."""
     plain = torch.eye(dim, dtype=torch.float64)
     if metric is None:
         return plain, plain
     mixed = metric.double().cpu()
-    mixed = (1 - PLAIN) * mixed * dim / mixed.trace() + PLAIN * plain
+    mixed = (1 - share) * mixed * dim / mixed.trace() + share * plain
     values, vectors = torch.linalg.eigh((mixed + mixed.T) / 2)
     return vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
 
@@ -114,7 +116,7 @@ class _Coder:
         report: Report,
     ) -> None:
         self.table, self.settings, self.report = table, settings, report
-        self.root, self.unroot = _roots(table.shape[1], metric)  # (d, d) each
+        self.root, self.unroot = _roots(table.shape[1], metric, settings.plain)  # (d, d) each
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.exact = torch.tensor(sorted(set(exact)), dtype=torch.long)
         self.widths = widths_of(table.shape[1])
@@ -187,7 +189,7 @@ class _Coder:
 
     def _left_after_each_stage(self) -> Tensor:
         """Return the share of the squared error left after 0, 1, ... stages, from a sample of rows."""
-        chosen = self.coded[torch.randperm(len(self.coded), generator=self.generator)[: SAMPLE // 2]]
+        chosen = self.coded[torch.randperm(len(self.coded), generator=self.generator)[:TRIED]]
         residual, weights = self._rotated(chosen), torch.ones(len(chosen))
         whole = residual.square().sum()
         left = [1.0]
@@ -232,7 +234,7 @@ class _Coder:
         """Fit books and codes of a stage, and take what they say off the residual (n, d), in place."""
         pieces, width = residual.shape[1] // stage.width, stage.width
         chosen = torch.randperm(len(residual), generator=self.generator)[:SAMPLE]
-        sample, weight = residual[chosen], weights[chosen]
+        sample, weight = residual[chosen], weights[chosen].sqrt()  # a book is to serve rare rows too
         if stage.shared:
             parts = sample.reshape(-1, pieces, width)  # (n, pieces, width)
             spread = parts.square().mean((0, 2)).sqrt().clamp(min=1e-12)

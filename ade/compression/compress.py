@@ -11,16 +11,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ade.compression.alone import compress_table, is_table
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.folder import save_compressed
+from ade.compression.metric import input_metric, output_metric
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables
 from ade.compression.report import (
-    MAX_TOKENS,
     SAMPLED,
     TEXTS,
     CompressionReport,
@@ -47,6 +46,8 @@ GROWTH = 1.25  # bytes are multiplied by this until the loss is small enough
 MARKERS = ("config.json", "compression.json")
 TUNING_TEXTS = 200_000
 METRIC_TEXTS = 100
+INPUT_TEXTS = 800  # for the metric of an encoder's input
+ENCODER = {"exponent": 0.5, "plain": 0.2}  # of the coder: rare words decide what a text is about
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,9 @@ class _Job:
         """Code a table, and tune it where there is text for it."""
         tables = find_tables(model)
         scored = is_decoder(model) and (name == tables.head or (tables.tied and self.settings.head != "input"))
-        metric = self._metric(model, tokenizer) if scored else None
+        metric = self._metric(model, tokenizer, name, scored)
         special = [token for token in tokenizer.all_special_ids if token < len(weight)]
-        settings = CoderSettings(size, self.settings.seed)
+        settings = CoderSettings(size, self.settings.seed, **({} if is_decoder(model) else ENCODER))
         packed = encode_table(weight.cpu(), use, special, settings, metric, self.report)
         if not self.tuning or name != tables.input:
             return packed
@@ -163,16 +164,18 @@ class _Job:
         layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
         return tune(body_of(model), layers, packed, ids, weight if scored else None, steps, self.report)
 
-    @torch.inference_mode()
-    def _metric(self, model: Any, tokenizer: Any) -> Tensor | None:
-        """Return the second moments of what the output table is multiplied by (d, d): logits count, not rows."""
-        texts = self.corpus.counted[:METRIC_TEXTS]
-        total: Tensor | None = None
-        for ids in token_ids(tokenizer, texts):
-            row = torch.tensor([ids[:MAX_TOKENS]], device=model.device)
-            states = body_of(model)(input_ids=row).last_hidden_state[0].float()
-            total = states.T @ states + (0 if total is None else total)
-        return None if total is None else total.cpu()
+    def _metric(self, model: Any, tokenizer: Any, layer: str, scored: bool) -> Tensor | None:
+        """Return which directions of a row's error count (d, d), as far as there is text to tell."""
+        if scored:
+            return output_metric(body_of(model), token_ids(tokenizer, self.corpus.counted[:METRIC_TEXTS]))
+        if is_decoder(model):
+            return None
+        texts = self.corpus.counted[:INPUT_TEXTS] or self.tuning[:INPUT_TEXTS]
+        if not texts:
+            made = sampled_texts(best_known(tokenizer.backend_tokenizer, self.languages, 4 * SAMPLED), seed=1)
+            texts = [text for some in made.values() for text in some[: INPUT_TEXTS // len(made)]]
+        ids = [row for row in token_ids(tokenizer, texts) if len(row) > 1]
+        return input_metric(body_of(model), model.get_submodule(layer), ids, self.settings.seed, self.report)
 
 
 def _bytes(folder: Path, kind: str) -> int:

@@ -26,8 +26,8 @@ class TuningSettings:
     """How a table is tuned."""
 
     steps: int = field(default=400, metadata={"help": "optimizer steps"})
-    batch: int = field(default=32, metadata={"help": "texts a step"})
-    learning_rate: float = field(default=0.01, metadata={"help": "peak learning rate, relative to each array's scale"})
+    batch: int = field(default=64, metadata={"help": "texts a step"})
+    learning_rate: float = field(default=0.003, metadata={"help": "peak learning rate, relative to each array's scale"})
     max_tokens: int = field(default=64, metadata={"help": "tokens of a text"})
     seed: int = field(default=0, metadata={"help": "random seed"})
 

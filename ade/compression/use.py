@@ -28,6 +28,7 @@ PUNCTUATION |= dict.fromkeys("?!:;()/%", 0.003) | dict.fromkeys("\u3002\u3001\uf
 NUMBERS = tuple(str(number) for number in (*range(101), *range(1900, 2031)))
 EARLY = 1000  # tokens by order of learning count as 1 / (rank + EARLY)
 OWN = 0.5  # weight of what the tokenizer says beside word lists
+KNOWN, FALL = 0.6, 6  # languages with this share of single-token words count in full, others by (share / KNOWN) ** FALL
 SMOOTHING = 0.3  # weight of what is expected beside what was counted
 
 
@@ -88,15 +89,15 @@ def word_lists(languages: Sequence[str] = ()) -> dict[str, dict[str, float]]:
 def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report: Report) -> Tensor:
     """Return the expected share of each token by the frequencies of words in many languages.
 
-    Without `languages`, all that there are lists for, each counting by how well the tokenizer knows it: the share of
-    its words that are one token, cubed.
+    Without `languages`, all that there are lists for, each in full that the tokenizer knows: where enough of its
+    words are one token.
     """
     lists = word_lists(languages)
     total, everything = np.zeros(rows), 0.0
     for number, (language, words) in enumerate(lists.items()):
         report("words", number, len(lists), {})
         shares, single = _use_in(tokenizer, rows, words, language)
-        weight = 1.0 if languages else single**3
+        weight = 1.0 if languages else min(1.0, single / KNOWN) ** FALL
         total, everything = total + weight * shares, everything + weight
     report("words", len(lists), len(lists), {})
     total /= max(everything, 1e-300)
@@ -110,10 +111,10 @@ def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report:
 def best_known(tokenizer: Tokenizer, languages: Sequence[str], most: int) -> dict[str, dict[str, float]]:
     """Return the word lists of the languages that a tokenizer knows best: most of their words are one token."""
     lists = word_lists(languages)
-    single = {
-        language: np.mean(_tokens(tokenizer, [" " + word for word in list(words)[:500]])[1] == 1)
-        for language, words in lists.items()
-    }
+    single = {}
+    for language, words in lists.items():
+        found = _tokens(tokenizer, [" " + word for word in list(words)[:500]])
+        single[language] = np.mean(_without_lead(tokenizer, *found) == 1)
     chosen = sorted(lists, key=lambda language: -single[language])[:most]
     return {language: lists[language] for language in sorted(chosen)}
 
@@ -129,8 +130,15 @@ def _use_in(tokenizer: Tokenizer, rows: int, words: dict[str, float], language: 
             ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[start : start + BATCH]])
             weights = frequencies[start : start + BATCH]
             shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
-            single += float(weights[lengths <= 1].sum()) if form is str else 0.0
+            if form is str:
+                single += float(weights[_without_lead(tokenizer, ids, lengths) <= 1].sum())
     return shares / shares.sum(), single
+
+
+def _without_lead(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the lengths without the mark of a space that SentencePiece puts before a text."""
+    firsts = ids[np.minimum(np.cumsum(lengths) - lengths, max(len(ids) - 1, 0))] if len(ids) else lengths
+    return lengths - (firsts == tokenizer.token_to_id("\u2581"))
 
 
 def _tokens(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

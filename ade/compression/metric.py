@@ -1,0 +1,60 @@
+"""Which directions of a row's error count: by what the model makes of them, not by their length."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ade.progress import Report, silent
+
+MAX_TOKENS = 64
+BATCH = 16
+
+
+@torch.inference_mode()
+def output_metric(body: Any, texts: Sequence[Sequence[int]]) -> Tensor | None:
+    """Return the second moments of what an output table is multiplied by (d, d): logits count, not rows."""
+    total: Tensor | None = None
+    for ids in texts:
+        row = torch.tensor([list(ids)[:MAX_TOKENS]], device=next(body.parameters()).device)
+        states = body(input_ids=row).last_hidden_state[0].float()
+        total = states.T @ states + (0 if total is None else total)
+    return None if total is None else total.cpu()
+
+
+def input_metric(
+    body: Any, layer: nn.Module, texts: Sequence[Sequence[int]], seed: int = 0, report: Report = silent
+) -> Tensor | None:
+    """Return how much the mean hidden state, at length 1, moves with an error of an input row (d, d).
+
+    The second moments of the gradients of random projections of it, `layer` being the input embedding.
+    """
+    device, total = next(body.parameters()).device, None
+    generator = torch.Generator().manual_seed(seed)
+    ordered = sorted(texts, key=len)
+    rows: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        rows[:] = [output.detach().requires_grad_(True)]
+        return rows[0]
+
+    handle = layer.register_forward_hook(keep)
+    try:
+        for start in range(0, len(ordered), BATCH):
+            some = [list(ids)[:MAX_TOKENS] for ids in ordered[start : start + BATCH]]
+            longest = max(map(len, some))
+            ids = torch.tensor([row + [0] * (longest - len(row)) for row in some], device=device)
+            lengths = torch.tensor([[len(row)] for row in some], device=device)
+            mask = torch.arange(longest, device=device) < lengths
+            with torch.enable_grad():
+                states = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+                means = nn.functional.normalize((states * mask[..., None]).sum(1), dim=1)
+                drawn = torch.randn(means.shape, generator=generator).to(device)
+                (slope,) = torch.autograd.grad((means * drawn).sum(), rows)
+            slope = (slope.float() * lengths[..., None])[mask]  # a token counts alike in short and long texts
+            total = slope.T @ slope + (0 if total is None else total)
+            report("metric", min(start + BATCH, len(ordered)), len(ordered), {})
+    finally:
+        handle.remove()
+    return None if total is None else total.cpu()

@@ -1,0 +1,137 @@
+"""`ade compress` on whole models: bytes, and what the outputs lose on tasks that the model is used for.
+
+Encoders: translations found among others (Tatoeba, by language) and the rank correlation with people's judgements of
+similarity (STS-B, by language). Decoders: perplexity (WikiText-2). Each for the model as it came and compressed.
+"""
+
+import csv
+import math
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ade.compression.compress import compress
+from ade.compression.report import token_ids
+from ade.compression.source import body_of, is_decoder, load_model, source_folder
+from ade.devices import resolve_device
+from ade.errors import InputError
+from ade.progress import Report
+from ade.settings import CompressionSettings
+from benchmarks.accuracy import Places
+from benchmarks.records import Run
+
+CHOSEN_ON = 200  # first pairs of each language: settings are chosen on them, the others are the test
+BATCH, MAX_TOKENS, WINDOW = 64, 128, 512
+PREFIX = {"multilingual-e5-small": "query: "}  # what a model was trained to read before a text
+
+
+def run_compress(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Compress a model, then measure it before and after."""
+    settings = run.settings
+    source = places.teachers / settings["model"]
+    if not source.is_dir():
+        raise InputError(f"{source}: no such model; point --teachers at the folder that holds it")
+    chosen = CompressionSettings(**settings["compression"], device=places.device)
+    files = [places.data / name for name in settings["corpus"]]
+    tuning = [places.data / name for name in settings["tune"]]
+
+    with tempfile.TemporaryDirectory() as work, source_folder(source) as folder:
+        began = time.perf_counter()
+        made = compress(folder, Path(work) / "model", chosen, corpus=files, tune_on=tuning, report=report)
+        seconds = time.perf_counter() - began
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = measured(folder, places, settings, report)
+        after = measured(Path(work) / "model", places, settings, report)
+    figures = {"table": made.table, "weights": made.weights, "folder": made.folder, "loss": made.loss}
+    return {**figures, "before": before, "after": after, "compress_seconds": seconds, "peak_bytes": peak}, {}
+
+
+def measured(folder: Path, places: Places, settings: Any, report: Report) -> dict[str, Any]:
+    """Return the tasks of a model: by language for encoders, perplexity for decoders."""
+    model, tokenizer = load_model(folder)
+    model.to(resolve_device(places.device))
+    if is_decoder(model):
+        text = (places.data / "wikitext-2" / "test.txt").read_text("utf8")
+        return {"perplexity": perplexity(model, tokenizer, text, settings["tokens"], report)}
+    prefix = PREFIX.get(settings["model"], "")
+    return {
+        "tatoeba": tatoeba(model, tokenizer, places.data / "tatoeba", settings["languages"], prefix, settings["rows"]),
+        "stsb": stsb(model, tokenizer, places.data / "stsb", settings["similarity"], prefix, settings["rows"]),
+    }
+
+
+@torch.inference_mode()
+def embedded(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "") -> Tensor:
+    """Return the mean hidden states of texts, of length 1: (n, d)."""
+    rows = [ids[:MAX_TOKENS] for ids in token_ids(tokenizer, [prefix + text for text in texts])]
+    order = np.argsort([len(row) for row in rows], kind="stable")
+    device = next(model.parameters()).device
+    found = torch.empty(len(rows), model.config.hidden_size)
+    for start in range(0, len(order), BATCH):
+        some = order[start : start + BATCH]
+        longest = max(len(rows[row]) for row in some)
+        ids = torch.tensor([rows[row] + [0] * (longest - len(rows[row])) for row in some], device=device)
+        mask = torch.arange(longest, device=device) < torch.tensor([[len(rows[row])] for row in some], device=device)
+        states = body_of(model)(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        means = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        found[torch.from_numpy(some)] = torch.nn.functional.normalize(means, dim=1).cpu()
+    return found
+
+
+def tatoeba(
+    model: Any, tokenizer: Any, folder: Path, languages: Sequence[str], prefix: str = "", rows: int = 0
+) -> dict[str, float]:
+    """Return for each language the share of sentences whose translation is the nearest, both ways, in percent."""
+    found = {}
+    for language in languages:
+        pairs = [(folder / f"{language}-eng.{side}").read_text("utf8").splitlines() for side in (language, "eng")]
+        kept = [texts[CHOSEN_ON : CHOSEN_ON + rows if rows else None] for texts in pairs]
+        ours, theirs = (embedded(model, tokenizer, texts, prefix) for texts in kept)
+        alike, right = ours @ theirs.T, torch.arange(len(ours))
+        hits = (alike.argmax(1) == right).float().mean() + (alike.argmax(0) == right).float().mean()
+        found[language] = 50 * float(hits)
+    return found
+
+
+def stsb(
+    model: Any, tokenizer: Any, folder: Path, languages: Sequence[str], prefix: str = "", rows: int = 0
+) -> dict[str, float]:
+    """Return for each language 100 times Spearman's correlation of cosines with the judgements of the test pairs."""
+    spearmanr = import_module("scipy.stats").spearmanr
+
+    found = {}
+    for language in languages:
+        with open(folder / f"stsb-{language}-test.csv", encoding="utf8", newline="") as file:
+            pairs = list(csv.reader(file))[: rows or None]
+        first, second = (embedded(model, tokenizer, [pair[side] for pair in pairs], prefix) for side in (0, 1))
+        cosines = (first * second).sum(1).numpy()
+        found[language] = 100 * float(spearmanr(cosines, [float(pair[2]) for pair in pairs]).statistic)
+    return found
+
+
+@torch.inference_mode()
+def perplexity(model: Any, tokenizer: Any, text: str, tokens: int, report: Report) -> float:
+    """Return the perplexity of the first tokens of a text, in windows that each begin with the start token."""
+    device, start = next(model.parameters()).device, tokenizer.bos_token_id
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"][: tokens or None]
+    head = [] if start is None else [start]
+    total, count = 0.0, 0
+    for at in range(0, len(ids), WINDOW):
+        window = torch.tensor([[*head, *ids[at : at + WINDOW]]], device=device)
+        if window.shape[1] < 2:
+            continue
+        scores = model(input_ids=window).logits[0, :-1].float().log_softmax(1)
+        total -= float(scores.gather(1, window[0, 1:, None]).sum())
+        count += window.shape[1] - 1
+        report("perplexity", min(at + WINDOW, len(ids)), len(ids), {})
+    if not count:
+        raise InputError("the text is too short to measure perplexity on")
+    return math.exp(total / count)
