@@ -41,7 +41,7 @@ def readings(classifier: Classifier, texts: list[str]) -> dict[tuple[str, str], 
     """
     plain = Classifier(classifier.model.without_lexicon(), classifier.tokenizer)
     whole = encode(classifier.tokenizer, texts, classifier.longest)
-    parts = {ALL: whole, FIRST: whole.first(classifier.max_tokens)}
+    parts = {ALL: whole, FIRST: whole.first(classifier.max_tokens).copied()}
     attended = {name: plain.scores(part.ids.numpy(), part.offsets) for name, part in parts.items()}
     scores = {(name, ""): found for name, found in attended.items()}
 

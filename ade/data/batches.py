@@ -44,11 +44,16 @@ class Encoded:
         """The same texts with the ids on a device; on another one than they are, only those that are not truncated."""
         if device.type == self.ids.device.type or self.longest is None:
             return Encoded(self.ids.to(device), self.offsets, self.longest)
+        copied = self.copied()
+        return Encoded(copied.ids.to(device), copied.offsets)
+
+    def copied(self) -> "Encoded":
+        """The same texts in an array that has nothing else: what is truncated is left out."""
         lengths = self.lengths
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         moved = self.offsets[:-1] - offsets[:-1]  # how far each text moves to the front
         kept = np.arange(offsets[-1]) + np.repeat(moved, lengths)
-        return Encoded(self.ids[torch.from_numpy(kept)].to(device), offsets)
+        return Encoded(self.ids[torch.from_numpy(kept)], offsets)
 
     def spans(self, rows: np.ndarray) -> np.ndarray:
         """Start and length of texts by number: (2, B)."""

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ade.classifier import Classifier
 from ade.codebook import Codebook
+from ade.errors import InputError
 from ade.inspector.page import EXAMPLES, page
 from ade.inspector.reading import Inspector
 from ade.runtime.runtime import Runtime
@@ -262,9 +263,12 @@ def test_the_first_result_needs_no_inspector(browser, folder, inspector):
             go.set()
 
 
-def test_a_service_without_an_inspector_still_explains(browser, folder):
+def test_a_service_whose_inspector_cannot_be_loaded_still_explains(browser, folder):
+    def make():
+        raise InputError("this service only predicts")
+
     with contextlib.ExitStack() as opened:
-        address = opened.enter_context(running(Runtime.load(folder), ServiceSettings()))
+        address = opened.enter_context(running(Runtime.load(folder), ServiceSettings(), make))
         tab = opened.enter_context(visiting(browser, f"{address}/#a=the+bank", errors=("409",)))
         expect(tab.locator(".token")).to_have_count(2)
         expect(tab.locator("#error")).to_have_text("this service only predicts")
