@@ -31,6 +31,17 @@ def parse_size(text: str) -> int:
     return size
 
 
+def parse_percent(text: str) -> float:
+    """Parse a percentage such as '2%' or '0.5' into a number of percent."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise InputError(f"'{text}' is not a percentage; write 2% or 0.5%") from None
+    if not 0 < percent <= 100:
+        raise InputError(f"a percentage must be above 0 and at most 100, not '{text}'")
+    return percent
+
+
 EPOCHS = 8  # default number of epochs
 
 
@@ -184,9 +195,9 @@ class CompressionSettings:
             "input: the input alone; both: an untied output table too, in as many bytes again"
         },
     )
-    max_loss: float = field(
-        default=0.0,
-        metadata={"help": "most loss on held-back text in percent; more bytes are spent until it holds; 0 for none"},
+    max_loss: str = field(
+        default="",
+        metadata={"help": "most loss on held-back text, as 2%; more bytes are spent until it holds"},
     )
     tune_steps: int = field(default=400, metadata={"help": "optimizer steps of --tune"})
     seed: int = field(default=0, metadata={"help": "random seed"})
@@ -196,9 +207,14 @@ class CompressionSettings:
         if self.size:
             parse_size(self.size)  # raises for what is no size
         _need(1 <= self.ratio <= 256, "ratio", "between 1 and 256", self.ratio)
-        _need(0 <= self.max_loss <= 100, "max_loss", "between 0 and 100", self.max_loss)
+        if self.max_loss:
+            parse_percent(self.max_loss)  # raises for what is no percentage
         _need(self.tune_steps >= 1, "tune_steps", "at least 1", self.tune_steps)
         _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
+
+    def nbytes(self, rows: int, dim: int) -> int:
+        """The bytes that a table of this shape may take."""
+        return parse_size(self.size) if self.size else int(4 * rows * dim / self.ratio)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ade.data.tokenizer_file import TOKENIZER
 from ade.errors import InputError, first_line
 from ade.files import new_folder
 from ade.progress import Report, silent
-from ade.settings import CompressionSettings, parse_size
+from ade.settings import CompressionSettings
 from ade.teachers import TEXT_VECTORS, load_teacher
 
 ARRAYS, SHAPE = "table.safetensors", "table.json"
@@ -51,9 +51,9 @@ def compress_table(
     with new_folder(out, {SHAPE}, overwrite) as draft:
         teacher = load_teacher(source)
         table, (rows, dim) = teacher.table, teacher.table.shape
-        size = parse_size(settings.size) if settings.size else int(4 * rows * dim / settings.ratio)
         use = row_use(teacher.tokenizer, rows, texts, languages, report)
-        packed = encode_table(table, use, (), CoderSettings(size, settings.seed), report=report)
+        coder = CoderSettings(settings.nbytes(rows, dim), settings.seed)
+        packed = encode_table(table, use, (), coder, report=report)
 
         save_file({name: array.contiguous() for name, array in packed.state_dict().items()}, draft / ARRAYS)
         about = {**packed.shape.to_dict(), "exact_dtype": str(packed.exact.dtype).removeprefix("torch.")}

@@ -38,15 +38,14 @@ from ade.devices import resolve_device
 from ade.errors import InputError
 from ade.files import new_folder
 from ade.progress import Report, silent
-from ade.settings import CompressionSettings, parse_size
+from ade.settings import CompressionSettings, parse_percent
 
 HELD_BACK = 20  # every so many texts of a corpus one is held back, up to TEXTS
-MOST = 2_000_000  # texts of a corpus that are counted
+MOST = 200_000  # texts of a file that are read
 GROWTH = 1.25  # bytes are multiplied by this until the loss is small enough
 MARKERS = ("config.json", "compression.json")
-TUNING_TEXTS = 200_000
-METRIC_TEXTS = 100
-INPUT_TEXTS = 800  # for the metric of an encoder's input
+OUTPUT_TEXTS, INPUT_TEXTS = 100, 800  # for the metrics of a decoder's output and of an encoder's input
+WHOLE = 0.05  # most of the bytes that go to special tokens, whose rows stay whole
 ENCODER = {"exponent": 0.5, "plain": 0.2}  # of the coder: rare words decide what a text is about
 
 
@@ -81,7 +80,7 @@ def compress(
         return compress_table(source, out, settings, _read_corpus(corpus).counted, languages, overwrite, report)
     with new_folder(out, MARKERS, overwrite) as draft, source_folder(source) as folder:
         texts = _read_corpus(corpus)
-        tuning = [text for file in tune_on for text in _some(file, TUNING_TEXTS)]
+        tuning = [text for file in tune_on for text in _some(file)]
         job = _Job(folder, settings, texts, tuning, languages, report)
         model, table, found = job.run()
         save_compressed(model, folder, draft)
@@ -117,7 +116,7 @@ class _Job:
             model.to(resolve_device(self.settings.device))
             weights = self._weights(model)
             rows, dim = next(iter(weights.values())).shape
-            size = int(size * GROWTH) if size else self._first_size(rows, dim)
+            size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
             if use is None or before is None:
                 backend = tokenizer.backend_tokenizer
                 use = row_use(backend, rows, self.corpus.counted, self.languages, self.report)
@@ -130,7 +129,7 @@ class _Job:
             sizes["after"] = sum(table.shape.nbytes(table.exact.dtype) for table in packed.values())
             found = losses(model, before, outputs_of(model, tokenizer, held_back, self.report))
             worst = max(found.values(), default=0.0)
-            if not self.settings.max_loss or worst <= self.settings.max_loss:
+            if not self.settings.max_loss or worst <= parse_percent(self.settings.max_loss):
                 return model, sizes, found
             if size * GROWTH > sizes["before"]:
                 raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
@@ -145,16 +144,12 @@ class _Job:
             names.append(tables.head)
         return {name: model.get_submodule(name).weight.detach() for name in names}
 
-    def _first_size(self, rows: int, dim: int) -> int:
-        given = self.settings.size
-        return parse_size(given) if given else int(4 * rows * dim / self.settings.ratio)
-
     def _pack(self, model: Any, tokenizer: Any, name: str, weight: Tensor, use: Tensor, size: int) -> PackedTable:
         """Code a table, and tune it where there is text for it."""
         tables = find_tables(model)
         scored = is_decoder(model) and (name == tables.head or (tables.tied and self.settings.head != "input"))
         metric = self._metric(model, tokenizer, name, scored)
-        special = [token for token in tokenizer.all_special_ids if token < len(weight)]
+        special = _special_rows(tokenizer, weight, WHOLE * size)
         settings = CoderSettings(size, self.settings.seed, **({} if is_decoder(model) else ENCODER))
         packed = encode_table(weight.cpu(), use, special, settings, metric, self.report)
         if not self.tuning or name != tables.input:
@@ -165,17 +160,26 @@ class _Job:
         return tune(body_of(model), layers, packed, ids, weight if scored else None, steps, self.report)
 
     def _metric(self, model: Any, tokenizer: Any, layer: str, scored: bool) -> Tensor | None:
-        """Return which directions of a row's error count (d, d), as far as there is text to tell."""
-        if scored:
-            return output_metric(body_of(model), token_ids(tokenizer, self.corpus.counted[:METRIC_TEXTS]))
-        if is_decoder(model):
+        """Return which directions of a row's error count (d, d): by the scores, or by an encoder's hidden states."""
+        if is_decoder(model) and not scored:
             return None
-        texts = self.corpus.counted[:INPUT_TEXTS] or self.tuning[:INPUT_TEXTS]
+        most = OUTPUT_TEXTS if scored else INPUT_TEXTS
+        texts = self.corpus.counted[:most] or self.tuning[:most]
         if not texts:
             made = sampled_texts(best_known(tokenizer.backend_tokenizer, self.languages, 4 * SAMPLED), seed=1)
-            texts = [text for some in made.values() for text in some[: INPUT_TEXTS // len(made)]]
+            texts = [text for some in made.values() for text in some[: -(-most // len(made))]]
         ids = [row for row in token_ids(tokenizer, texts) if len(row) > 1]
+        if scored:
+            return output_metric(body_of(model), ids)
         return input_metric(body_of(model), model.get_submodule(layer), ids, self.settings.seed, self.report)
+
+
+def _special_rows(tokenizer: Any, weight: Tensor, most: float) -> list[int]:
+    """Return the rows of special tokens, those with a role first, then others while there are bytes for them."""
+    added = [number for number, token in sorted(tokenizer.added_tokens_decoder.items()) if token.special]
+    rows = [number for number in dict.fromkeys([*tokenizer.all_special_ids, *added]) if number < len(weight)]
+    fitting = int(most / (weight.shape[1] * weight.element_size()))
+    return rows[: max(fitting, len(tokenizer.all_special_ids))]
 
 
 def _bytes(folder: Path, kind: str) -> int:
@@ -187,14 +191,14 @@ def _read_corpus(files: Sequence[str | Path]) -> Corpus:
     held_back: dict[str, list[str]] = {}
     for file in files:
         kept: list[str] = []
-        for number, text in enumerate(_some(file, MOST)):
+        for number, text in enumerate(_some(file)):
             (kept if number % HELD_BACK == 0 and len(kept) < TEXTS else counted).append(text)
         held_back[Path(file).name] = kept
     return Corpus(counted, held_back)
 
 
-def _some(file: str | Path, most: int) -> list[str]:
-    """Return the first texts of a file that are not empty."""
+def _some(file: str | Path) -> list[str]:
+    """Return the first texts of a file, up to MOST, that are not empty."""
     with read_texts(file) as rows:
         texts = (str(row[rows.text]) for row in rows)
-        return list(islice((text for text in texts if text.strip()), most))
+        return list(islice((text for text in texts if text.strip()), MOST))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ade.compression.source import mean_states, padded
 from ade.progress import Report, silent
 
 MAX_TOKENS = 64
@@ -17,7 +18,7 @@ def output_metric(body: Any, texts: Sequence[Sequence[int]]) -> Tensor | None:
     """Return the second moments of what an output table is multiplied by (d, d): logits count, not rows."""
     total: Tensor | None = None
     for ids in texts:
-        row = torch.tensor([list(ids)[:MAX_TOKENS]], device=next(body.parameters()).device)
+        row, _ = padded([ids[:MAX_TOKENS]], next(body.parameters()).device)
         states = body(input_ids=row).last_hidden_state[0].float()
         total = states.T @ states + (0 if total is None else total)
     return None if total is None else total.cpu()
@@ -42,17 +43,12 @@ def input_metric(
     handle = layer.register_forward_hook(keep)
     try:
         for start in range(0, len(ordered), BATCH):
-            some = [list(ids)[:MAX_TOKENS] for ids in ordered[start : start + BATCH]]
-            longest = max(map(len, some))
-            ids = torch.tensor([row + [0] * (longest - len(row)) for row in some], device=device)
-            lengths = torch.tensor([[len(row)] for row in some], device=device)
-            mask = torch.arange(longest, device=device) < lengths
+            ids, mask = padded([row[:MAX_TOKENS] for row in ordered[start : start + BATCH]], device)
             with torch.enable_grad():
-                states = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-                means = nn.functional.normalize((states * mask[..., None]).sum(1), dim=1)
+                means = nn.functional.normalize(mean_states(body, ids, mask), dim=1)
                 drawn = torch.randn(means.shape, generator=generator).to(device)
                 (slope,) = torch.autograd.grad((means * drawn).sum(), rows)
-            slope = (slope.float() * lengths[..., None])[mask]  # a token counts alike in short and long texts
+            slope = (slope.float() * mask.sum(1)[:, None, None])[mask]  # a token counts alike in short and long texts
             total = slope.T @ slope + (0 if total is None else total)
             report("metric", min(start + BATCH, len(ordered)), len(ordered), {})
     finally:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ade.compression.source import body_of, is_decoder
+from ade.compression.source import body_of, is_decoder, mean_states, padded
+from ade.compression.use import WITHOUT_SPACES
 from ade.progress import Report, silent
 
 TEXTS = 50  # held-back texts of a file or language
@@ -73,8 +74,9 @@ def outputs_of(
     for name, texts in domains.items():
         parts = []
         for start in range(0, len(texts), BATCH):
-            batch = _padded(tokenizer, list(texts[start : start + BATCH]), device)
-            parts.append(_likelihoods(model, *batch) if is_decoder(model) else _means(model, *batch))
+            rows = [ids[:MAX_TOKENS] or [0] for ids in token_ids(tokenizer, texts[start : start + BATCH])]
+            batch = padded(rows, device)
+            parts.append(_likelihoods(model, *batch) if is_decoder(model) else mean_states(body_of(model), *batch))
             done += len(batch[0])
             report("measure", done, total, {})
         found[name] = torch.cat(parts).cpu()
@@ -91,13 +93,6 @@ def losses(model: Any, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
     }
 
 
-def _padded(tokenizer: Any, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
-    rows = [ids[:MAX_TOKENS] or [0] for ids in token_ids(tokenizer, texts)]
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=device)
-    return ids, torch.arange(longest, device=device) < torch.tensor([len(row) for row in rows], device=device)[:, None]
-
-
 def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of texts with the special tokens the model is used with, a decoder's start token among them."""
     rows = tokenizer(list(texts))["input_ids"]
@@ -105,11 +100,6 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     if start is None or tokenizer.cls_token_id is not None:
         return rows
     return [row if row[:1] == [start] else [start, *row] for row in rows]
-
-
-def _means(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
-    states = body_of(model)(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-    return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
 def _likelihoods(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
@@ -128,6 +118,6 @@ def sampled_texts(languages: Mapping[str, Mapping[str, float]], seed: int = 0) -
     made = {}
     for language, words in languages.items():
         drawn = chooser.choices(list(words), list(words.values()), k=TEXTS * WORDS)
-        space = "" if language in ("zh", "ja") else " "
+        space = "" if language in WITHOUT_SPACES else " "
         made[language] = [space.join(drawn[at : at + WORDS]) for at in range(0, len(drawn), WORDS)]
     return made

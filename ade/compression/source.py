@@ -2,13 +2,14 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ade.compression.folder import transformer_folder
 from ade.errors import InputError, first_line
@@ -66,6 +67,20 @@ def body_of(model: Any) -> Any:
     if getattr(model.config, "is_encoder_decoder", False):
         return model.get_encoder()
     return model.base_model
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return token ids and mask (B, L) of rows of ids."""
+    lengths = torch.tensor([len(row) for row in rows])
+    longest = int(lengths.max())
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    return ids.to(device), (torch.arange(longest) < lengths[:, None]).to(device)
+
+
+def mean_states(body: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean hidden state of each text: (B, d), float32."""
+    states = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+    return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
 def _download(name: str) -> Path:

@@ -7,12 +7,15 @@ the tokens of the text, a trimmed vocabulary). The layers are frozen and are run
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ade.compression.head import CodedEmbedding
+from ade.compression.source import padded
 from ade.compression.table import PackedTable
 from ade.errors import InputError
 from ade.progress import Report, silent
@@ -25,26 +28,27 @@ CANDIDATES = 16_384  # most tokens the next-token distribution is compared on
 class TuningSettings:
     """How a table is tuned."""
 
-    steps: int = field(default=400, metadata={"help": "optimizer steps"})
-    batch: int = field(default=64, metadata={"help": "texts a step"})
-    learning_rate: float = field(default=0.003, metadata={"help": "peak learning rate, relative to each array's scale"})
-    max_tokens: int = field(default=64, metadata={"help": "tokens of a text"})
-    seed: int = field(default=0, metadata={"help": "random seed"})
+    steps: int = 400
+    batch: int = 64  # texts a step
+    learning_rate: float = 0.003  # peak, relative to the root mean square of each array
+    max_tokens: int = 64  # of a text
+    seed: int = 0
 
 
 class TrainableTable(PackedTable):
-    """A packed table whose books, rotation and mean are parameters in float32."""
+    """A packed table whose books, rotation and mean are parameters in float32; codes and scales stay."""
 
     def __init__(self, packed: PackedTable) -> None:
         super().__init__(packed.shape, packed.exact.dtype)
         self.load_state_dict(packed.state_dict())
-        self.books = nn.ParameterList(nn.Parameter(packed.book(n)) for n in range(len(packed.shape.stages)))
+        stages = range(len(packed.shape.stages))
+        self.books = nn.ParameterList(nn.Parameter(packed.get_buffer(f"book_{n}").float()) for n in stages)
         self.rotation_values = nn.Parameter(packed.directions())
         self.mean_values = nn.Parameter(packed.mean.clone())
 
     def book(self, number: int) -> Tensor:
-        """Return the books of a stage as they are trained; a shared book has a scale for each piece."""
-        return self.books[number]
+        """Return the books of a stage as they are trained."""
+        return self.books[number] * self.get_buffer(f"scale_{number}")
 
     def directions(self) -> Tensor:
         """Return the rotation as it is trained."""
@@ -59,34 +63,34 @@ class TrainableTable(PackedTable):
         """Return the table with its arrays as bytes again."""
         made = PackedTable(self.shape, self.exact.dtype)
         made.load_state_dict({name: value for name, value in self.state_dict().items() if name in made.state_dict()})
-        made.fill({"mean": self.mean_values})
-        scale = self.rotation_values.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
-        made.fill({"rotation": (self.rotation_values / scale).round(), "rotation_scale": scale})
-        for number, stage in enumerate(self.shape.stages):
-            book = self.books[number]  # (pieces, ENTRIES, w)
-            if stage.shared:  # one book again: the mean of what the pieces learned, in units of their scale
-                relative = self.get_buffer(f"scale_{number}")
-                shared = (book * relative).sum(0, keepdim=True) / relative.square().sum()
-                top = shared.abs().max().clamp(min=1e-12) / 127
-                made.fill({f"book_{number}": (shared / top).round(), f"scale_{number}": relative * top})
-            else:
-                top = book.abs().amax((1, 2), keepdim=True).clamp(min=1e-12) / 127
-                made.fill({f"book_{number}": (book / top).round(), f"scale_{number}": top})
+        scale = _byte_scale(self.rotation_values, 1)
+        made.fill({"mean": self.mean_values, "rotation": (self.rotation_values / scale).round()})
+        made.fill({"rotation_scale": scale})
+        for number, book in enumerate(self.books):
+            top = _byte_scale(book, (1, 2))  # one for all pieces where they share the book
+            made.fill({f"book_{number}": (book / top).round()})
+            made.fill({f"scale_{number}": self.get_buffer(f"scale_{number}") * top})
         return made
 
 
+def _byte_scale(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
+    """Return what the values are divided by, along dimensions, to fit into signed bytes."""
+    return values.abs().amax(dims, keepdim=True).clamp(min=1e-12) / 127
+
+
 class Swap:
-    """Puts rows into a model in place of what its embedding layers return, for as long as it is asked to."""
+    """Puts rows of a packed table into a model in place of what its embedding layers return, while `active`."""
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self.table: PackedTable | None = None
-        self.handles = [layer.register_forward_hook(self._replace) for layer in layers]
+    def __init__(self, layers: Sequence[nn.Embedding], table: PackedTable) -> None:
+        self.active = False
+        coded = [CodedEmbedding(table, layer, owned=False) for layer in layers]
+        hooks = [partial(self._replace, each) for each in coded]
+        self.handles = [layer.register_forward_hook(hook) for layer, hook in zip(layers, hooks, strict=True)]
 
-    def _replace(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        if self.table is None:
-            return None
-        scale = getattr(layer, "scalar_embed_scale", 1.0)
-        return (self.table(inputs[0]) * scale).to(output.dtype)
+    def _replace(
+        self, coded: CodedEmbedding, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> Tensor | None:
+        return coded(inputs[0]) if self.active else None
 
     def remove(self) -> None:
         """Leave the model as it was."""
@@ -96,7 +100,7 @@ class Swap:
 
 def tune(
     body: nn.Module,
-    layers: Sequence[nn.Module],
+    layers: Sequence[nn.Embedding],
     packed: PackedTable,
     texts: Sequence[Sequence[int]],
     original: Tensor | None,
@@ -118,8 +122,8 @@ def tune(
     groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))} for p in parameters]
     optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
 
-    swap = Swap(layers)
-    was_training = body.training
+    swap = Swap(layers, trained)
+    was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
     try:
         average = 0.0
@@ -137,6 +141,8 @@ def tune(
     finally:
         swap.remove()
         body.train(was_training)
+        for parameter in learning:
+            parameter.requires_grad_(True)
     return trained.cpu().packed()
 
 
@@ -154,11 +160,7 @@ def _batches(
         around = torch.randint(len(texts), (4 * settings.batch,), generator=generator).tolist()
         around.sort(key=lambda row: len(texts[row]))
         at = int(torch.randint(max(1, len(around) - settings.batch + 1), (), generator=generator))
-        chosen = [list(texts[row])[: settings.max_tokens] for row in around[at : at + settings.batch]]
-        longest = max(len(ids) for ids in chosen)
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in chosen])
-        mask = torch.arange(longest) < torch.tensor([len(row) for row in chosen])[:, None]
-        yield ids.to(device), mask.to(device)
+        yield padded([texts[row][: settings.max_tokens] for row in around[at : at + settings.batch]], device)
 
 
 def _candidates(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:
@@ -177,10 +179,10 @@ def _loss(
     candidates: Tensor | None,
 ) -> Tensor:
     """The distance of the outputs with the packed table from those with the original one."""
-    swap.table = None
+    swap.active = False
     with torch.no_grad():
         target = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-    swap.table = trained
+    swap.active = True
     found = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
     if original is None or candidates is None:
         return distance(found, target, mask)

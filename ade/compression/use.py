@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from ade.distillation import count_tokens
 from ade.errors import InputError
 from ade.progress import Report, silent
 
@@ -26,7 +27,7 @@ WITHOUT_SPACES = ("zh", "ja")  # languages whose words stand without spaces
 PUNCTUATION = {",": 0.05, ".": 0.05, "-": 0.01, "'": 0.01, '"': 0.01, "\n": 0.01}  # shares of tokens
 PUNCTUATION |= dict.fromkeys("?!:;()/%", 0.003) | dict.fromkeys("\u3002\u3001\uff0c", 0.002)
 NUMBERS = tuple(str(number) for number in (*range(101), *range(1900, 2031)))
-EARLY = 1000  # tokens by order of learning count as 1 / (rank + EARLY)
+EARLY = 1000  # the higher, the less the order of learning counts
 OWN = 0.5  # weight of what the tokenizer says beside word lists
 KNOWN, FALL = 0.6, 6  # languages with this share of single-token words count in full, others by (share / KNOWN) ** FALL
 SMOOTHING = 0.3  # weight of what is expected beside what was counted
@@ -36,24 +37,17 @@ def row_use(
     tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), languages: Sequence[str] = (), report: Report = silent
 ) -> Tensor:
     """Return the expected share of each row (rows,): counted in texts if there are any, smoothed by what is known."""
-    counts = count_use(tokenizer, texts, rows)
+    counts = count_tokens(tokenizer, texts, rows).double()
     if counts.sum() == 0:
         return _expected(tokenizer, rows, languages, report)
-    own = own_use(tokenizer, rows)
-    return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own
-
-
-def count_use(tokenizer: Tokenizer, texts: Iterable[str], rows: int) -> Tensor:
-    """Count the tokens of texts: (rows,)."""
-    counts, texts = np.zeros(rows), iter(texts)
-    while batch := list(islice(texts, BATCH)):
-        ids = _tokens(tokenizer, batch)[0]
-        counts += np.bincount(ids, minlength=rows)[:rows]
-    return torch.from_numpy(counts)
+    return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own_use(tokenizer, rows)
 
 
 def own_use(tokenizer: Tokenizer, rows: int) -> Tensor:
-    """Return what the tokenizer's model says of the share of each token (rows,)."""
+    """Return what the tokenizer's model says of the share of each token (rows,); 0 for rows without a token.
+
+    The probabilities of a Unigram model; else 1 / (rank + EARLY), by the order in which tokens were learned.
+    """
     model = json.loads(tokenizer.to_str())["model"]
     shares = np.zeros(rows)
     if model["type"] == "Unigram":
@@ -61,13 +55,11 @@ def own_use(tokenizer: Tokenizer, rows: int) -> Tensor:
         scores = np.where(scores < 0, scores, -np.inf)  # special tokens have the score 0
         shares[: len(scores)] = np.exp(scores)[:rows]
     else:
-        ranks = np.arange(rows, dtype=float)
-        if model["type"] == "BPE":
-            merged = ["".join(pair) if isinstance(pair, list) else pair.replace(" ", "") for pair in model["merges"]]
-            ranks = np.zeros(rows)
-            for rank, token in enumerate(merged):
-                ranks[min(model["vocab"].get(token, 0), rows - 1)] = rank
-        shares = 1 / (ranks + EARLY)
+        ranks = {token: 0 if model["type"] == "BPE" else number for token, number in model["vocab"].items()}
+        for rank, pair in enumerate(model.get("merges", ())):  # letters come before all merges
+            ranks["".join(pair) if isinstance(pair, list) else pair.replace(" ", "", 1)] = rank
+        for token, number in model["vocab"].items():
+            shares[number] = 1 / (ranks[token] + EARLY)
     return torch.from_numpy(shares / max(shares.sum(), 1e-300))
 
 

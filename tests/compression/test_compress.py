@@ -110,7 +110,7 @@ def test_more_bytes_lose_less(encoder, corpus, tmp_path):
 def test_bytes_are_spent_until_the_loss_is_small_enough(encoder, corpus, tmp_path):
     plain = ade.compress(encoder, tmp_path / "plain", ade.CompressionSettings(size="22kB"), [corpus])
     wanted = plain.mean_loss / 2
-    settings = ade.CompressionSettings(size="22kB", max_loss=wanted)
+    settings = ade.CompressionSettings(size="22kB", max_loss=f"{wanted}%")
     report = ade.compress(encoder, tmp_path / "better", settings, [corpus])
     assert report.mean_loss <= wanted
     assert report.table["after"] > plain.table["after"]
@@ -118,21 +118,16 @@ def test_bytes_are_spent_until_the_loss_is_small_enough(encoder, corpus, tmp_pat
 
 def test_a_loss_that_cannot_be_met_leaves_no_folder(encoder, corpus, tmp_path):
     with pytest.raises(InputError, match="--max-loss must allow more"):
-        ade.compress(encoder, tmp_path / "packed", ade.CompressionSettings(max_loss=1e-9), [corpus])
+        ade.compress(encoder, tmp_path / "packed", ade.CompressionSettings(max_loss="0.000001%"), [corpus])
     assert not (tmp_path / "packed").exists()
 
 
-@pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_tuning_brings_the_outputs_closer(kind, corpus, tmp_path, request):
-    source = request.getfixturevalue(kind)
+def test_tuning_brings_the_outputs_closer(encoder, corpus, tmp_path):
     settings = ade.CompressionSettings(size="22kB", tune_steps=60)
-    plain = ade.compress(source, tmp_path / "plain", settings, [corpus])
-    tuned = ade.compress(source, tmp_path / "tuned", settings, [corpus], tune_on=[corpus])
+    plain = ade.compress(encoder, tmp_path / "plain", settings, [corpus])
+    tuned = ade.compress(encoder, tmp_path / "tuned", settings, [corpus], tune_on=[corpus])
     assert tuned.table == plain.table
-    if kind == "encoder":
-        assert tuned.mean_loss < plain.mean_loss
-    else:  # perplexity of a random model may fall either way; it comes closer to the original's
-        assert abs(tuned.mean_loss) < abs(plain.mean_loss) + 0.05
+    assert tuned.mean_loss < plain.mean_loss
 
 
 def test_the_input_alone(decoder, corpus, tmp_path):
