@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ade.data.loading import load_dataset
     from ade.distillation import distill
     from ade.embedding import AnchorEmbedding
+    from ade.encoder import Encoder
     from ade.errors import InputError
     from ade.evaluation import Evaluation, evaluate, evaluate_tagger
     from ade.explanation import Explanation
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
     from ade.runtime.load import load
     from ade.runtime.runtime import Runtime
+    from ade.sentence_encoder import SentenceEncoder
+    from ade.sentence_model import AdeForSentenceEmbedding
     from ade.settings import (
         PAPER,
         STRONG,
@@ -75,7 +78,10 @@ _MODULES = {  # module -> its public names
     "embedding": ("AnchorEmbedding",),
     "configuration": ("AdeConfig",),
     "model": ("AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
+    "sentence_model": ("AdeForSentenceEmbedding",),
     "explanation": ("Explanation",),
+    "encoder": ("Encoder",),
+    "sentence_encoder": ("SentenceEncoder",),
     "classifier": ("Classifier", "Tagger"),
     "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
     "training.train": ("train",),
@@ -100,6 +106,7 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
     "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "load", "Explanation",
+    "AdeForSentenceEmbedding", "Encoder", "SentenceEncoder",
     "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back",
     "taught", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector",
     "export", "compress", "CompressionSettings", "CompressionReport",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ade.classifier import predict_logits
 from ade.data.batches import Encoded
 from ade.model import AdeForSequenceClassification
-from ade.runtime import projection, tables
+from ade.runtime import attention, projection, tables
 from ade.runtime.projection import Projection
 from ade.runtime.tables import fold
 from ade.runtime.type_cache import TypeCache
@@ -82,7 +82,7 @@ def test_scores_beyond_the_exponential_are_shifted(attend, monkeypatch):
     assert np.isfinite(found).all()
     judge = reference(model.double(), ids, offsets)
     assert np.abs(found - judge).max() < 1e-3 * np.abs(judge).max()
-    monkeypatch.setattr(projection, "MAX_SAFE_SCORE", -1e9)  # always shifted: the same
+    monkeypatch.setattr(attention, "MAX_SAFE_SCORE", -1e9)  # always shifted: the same
     assert np.allclose(folded(model.float()).logits(ids, offsets), found, atol=1e-3 * np.abs(judge).max())
 
 
@@ -147,7 +147,7 @@ def test_long_texts_are_attended_to_in_parts(monkeypatch):
     model = shaken(ragged_codebook([1, 3, 2], dim=16), 3, attend="gated")
     ids, offsets = texts_of([9, 30, 2], 3)
     whole = folded(model).logits(ids, offsets)
-    monkeypatch.setattr(projection, "MAX_ATTENTION_SCORES", 100)
+    monkeypatch.setattr(attention, "MAX_ATTENTION_SCORES", 100)
     assert np.allclose(folded(model).logits(ids, offsets), whole, atol=1e-5)
 
 
