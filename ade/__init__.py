@@ -52,7 +52,9 @@ if TYPE_CHECKING:
         TrainingSettings,
     )
     from ade.teachers import Teacher, contextual_teacher, load_teacher
+    from ade.training.distill_encoder import distill_encoder
     from ade.training.schedule import held_back
+    from ade.training.sentence_teacher import SentenceTeacher
     from ade.training.soft_targets import LabelTeacher, taught
     from ade.training.train import train
 
@@ -66,6 +68,7 @@ _MODULES = {  # module -> its public names
         "Architecture",
         "CompressionSettings",
         "DistillationSettings",
+        "EncoderSettings",
         "TeachingSettings",
         "TrainingSettings",
     ),
@@ -86,6 +89,8 @@ _MODULES = {  # module -> its public names
     "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
     "training.train": ("train",),
     "training.schedule": ("held_back",),
+    "training.sentence_teacher": ("SentenceTeacher",),
+    "training.distill_encoder": ("distill_encoder",),
     "training.soft_targets": ("LabelTeacher", "taught"),
     "compression.compress": ("compress",),
     "compression.report": ("CompressionReport",),
@@ -106,7 +111,7 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
     "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "load", "Explanation",
-    "AdeForSentenceEmbedding", "Encoder", "SentenceEncoder",
+    "AdeForSentenceEmbedding", "Encoder", "SentenceEncoder", "SentenceTeacher", "EncoderSettings", "distill_encoder",
     "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back",
     "taught", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector",
     "export", "compress", "CompressionSettings", "CompressionReport",

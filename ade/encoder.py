@@ -20,6 +20,7 @@ class Encoder(ABC):
 
     tokenizer: Tokenizer
     max_tokens: int  # a text is truncated to so many
+    longest: int  # the same, by the name that classifiers have for it
     dim: int  # D, the width of the vectors
 
     @abstractmethod
@@ -37,16 +38,17 @@ class Encoder(ABC):
         if not hasattr(texts, "__len__"):
             raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
         chunks = [texts[start : start + CHUNK] for start in range(0, max(1, len(texts)), CHUNK)]
-        return np.concatenate([self._encode_chunk(chunk, dim, CHUNK * i) for i, chunk in enumerate(chunks)])
+        return np.concatenate([self.encode_chunk(chunk, dim, CHUNK * i) for i, chunk in enumerate(chunks)])
 
     def stream(self, texts: Iterable[str], dim: int | None = None) -> Iterator[np.ndarray]:
         """Yield the vectors of an iterable, in order, in arrays of several; only these are held in memory."""
         source, first = iter(texts), 0
         while chunk := list(islice(source, CHUNK)):
-            yield self._encode_chunk(chunk, dim, first)
+            yield self.encode_chunk(chunk, dim, first)
             first += len(chunk)
 
-    def _encode_chunk(self, texts: Sequence[str], dim: int | None, first: int) -> np.ndarray:
+    def encode_chunk(self, texts: Sequence[str], dim: int | None = None, first: int = 0) -> np.ndarray:
+        """Return the vectors of texts all at once; error messages number the texts from `first`."""
         found = self.vectors(*tokenize(self.tokenizer, texts, self.max_tokens, first=first))
         return unit(truncated(found, dim))
 

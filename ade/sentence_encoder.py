@@ -24,14 +24,14 @@ def embed(model: AdeForSentenceEmbedding, texts: Encoded) -> np.ndarray:
     return vectors.cpu().numpy()
 
 
-class SentenceEncoder(Stored[AdeForSentenceEmbedding], Encoder):
+class SentenceEncoder(Encoder, Stored[AdeForSentenceEmbedding]):
     """A trained encoder as a PyTorch model, on any device."""
 
     kind = AdeForSentenceEmbedding
 
     def __init__(self, model: AdeForSentenceEmbedding, tokenizer: Tokenizer) -> None:
         self.longest = int(model.config.max_tokens)
-        super().__init__(model, tokenizer)
+        Stored.__init__(self, model, tokenizer)
         self.dim = int(model.config.output_size)
 
     def vectors(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -45,11 +45,13 @@ class AdeForSentenceEmbedding(AdePreTrainedModel):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SentenceEmbeddingOutput:
         """Return unit vectors (B, D), and the loss where the unit vectors (B, D) of a teacher are given as labels."""
-        ids, mask = real_tokens(input_ids, attention_mask)
-        states, mask = self.ade.states(ids, mask)  # (B, T, d), (B, T)
-        weights = pooling_weights(self.pooler if self.config.pooling == "attention" else None, states, mask)
-        vectors = F.normalize(self.output((weights.unsqueeze(1) @ states).squeeze(1)).float(), dim=1)
+        vectors = self.vectors(*self.ade.states(*real_tokens(input_ids, attention_mask)))
         return SentenceEmbeddingOutput(None if labels is None else embedding_loss(vectors, labels), vectors)
+
+    def vectors(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Return the unit vectors (B, D) of texts from contextual vectors (B, T, d), of which `mask` are real."""
+        weights = pooling_weights(self.pooler if self.config.pooling == "attention" else None, states, mask)
+        return F.normalize(self.output((weights.unsqueeze(1) @ states).squeeze(1)).float(), dim=1)
 
 
 def embedding_loss(vectors: Tensor, wanted: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def run_encoder(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
     began = time.perf_counter()
     encoder = distill_encoder(
         teacher_of(folder, places.device), [], chosen, table=folder, texts=texts, out=out, existing="overwrite",
-        report=report,
+        progress=report,
     )  # fmt: skip
     seconds = time.perf_counter() - began
     scores = {

@@ -27,7 +27,7 @@ class RuntimeEncoder(Encoder):
     def __init__(self, projection: Projection, tokenizer: Tokenizer, threads: int = 0) -> None:
         self.projection = ThreadedProjection(projection, threads)
         self.dim = projection.tables.labels
-        self.max_tokens = projection.tables.options.max_tokens
+        self.max_tokens = self.longest = projection.tables.options.max_tokens
         self.tokenizer = tokenizer  # changed below; a copy would double the start-up time
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(self.max_tokens)

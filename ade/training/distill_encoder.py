@@ -6,7 +6,9 @@ is where the teacher's is. The function behind the command `ade distill-encoder`
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from ade.data.reading import read_texts
 from ade.data.spilling import SpilledArray
 from ade.data.texts import Texts
 from ade.errors import InputError
-from ade.progress import Report, silent
+from ade.progress import Report
 from ade.sentence_encoder import SentenceEncoder
 from ade.settings import Architecture, EncoderSettings, TrainingSettings, parse_size
 from ade.teachers import load_teacher
@@ -24,13 +26,14 @@ from ade.training.codebooks import codebook_for_encoder
 from ade.training.encoder_task import EncoderTask
 from ade.training.loop import fit_task
 from ade.training.sentence_teacher import SentenceTeacher, rotated
+from ade.training.train import shown
 
 MIN_TEXTS = 20
 
 
 def distill_encoder(
     teacher: str | Path | SentenceTeacher,
-    corpus: Sequence[str | Path] | str | Path,
+    corpus: Sequence[str | Path] | str | Path = (),
     settings: EncoderSettings | None = None,
     *,
     table: str | Path | None = None,
@@ -39,23 +42,28 @@ def distill_encoder(
     text_column: str | None = None,
     out: str | Path | None = None,
     existing: Existing = "refuse",
-    report: Report = silent,
+    progress: bool | Report | None = None,
+    **more: Any,
 ) -> SentenceEncoder:
-    """Distil a sentence encoder.
+    """Distil a sentence encoder into one of a few megabytes.
 
     Args:
         teacher: a sentence-transformers folder or hub name, or one that is loaded.
         corpus: files of texts (lines, CSV, JSON, Parquet): what the encoder will be used for, or text in general.
-        settings: size, layers, width of the vectors, steps.
+        settings: size, layers, width of the vectors, steps; its fields may also be given by name, as `size="4MB"`.
         table: whose embedding table and tokenizer to use, as `load_teacher` takes them; by default the teacher's.
-        texts: further texts, beside those of the files.
+        texts: texts in memory, beside those of the files.
         prefix: what the teacher wants before every text, as "query: " for e5; the encoder itself needs none.
         text_column: name of the text column; found where it is None.
         out: output folder, with checkpoints while the encoder is trained; without it, call `save` on the encoder.
         existing: what to do with an earlier run in `out`: 'refuse', 'resume' or 'overwrite'.
-        report: told about progress.
+        progress: as for `train`.
+        more: fields of `EncoderSettings`.
     """
-    settings = settings or EncoderSettings()
+    known = {entry.name for entry in fields(EncoderSettings)}
+    if unknown := sorted(set(more) - known):
+        raise InputError(f"no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
+    settings = replace(settings or EncoderSettings(), **more)
     if table is None:
         if isinstance(teacher, SentenceTeacher):
             raise InputError("a teacher that is loaded has no embedding table to read: give table")
@@ -67,19 +75,21 @@ def distill_encoder(
     data = gather_texts(files, texts, text_column)
     if not isinstance(teacher, SentenceTeacher):
         teacher = SentenceTeacher.load(teacher, settings.device, prefix)
-    dim = settings.dim or teacher.dim
-    if dim > teacher.dim:
-        raise InputError(f"the teacher's vectors have {teacher.dim} numbers; {dim} cannot be learned from them")
+    if settings.dim > teacher.dim:
+        raise InputError(
+            f"the teacher's vectors have {teacher.dim} numbers; {settings.dim} cannot be learned from them"
+        )
 
-    codebook, architecture = _codebook(table, data, dim, settings, report)
-    vectors = rotated(teacher.vectors(data, report), dim)
-    about = {"teacher": teacher.name, "license": codebook.about.get("license"), "rows": len(data)}
-    about["data"] = ", ".join(Path(file).name for file in files)
+    with shown(progress) as report:
+        dim, name = settings.dim or teacher.dim, ", ".join(Path(file).name for file in files)
+        codebook, architecture = _codebook(table, data, dim, settings, report)
+        vectors = rotated(teacher.vectors(data, report), dim)
+        about = {"teacher": teacher.name, "license": codebook.about.get("license"), "data": name, "rows": len(data)}
 
-    def task() -> EncoderTask:
-        return EncoderTask(codebook, data, vectors, architecture, about, settings.seed, report)
+        def task() -> EncoderTask:
+            return EncoderTask(codebook, data, vectors, architecture, about, settings.seed, report)
 
-    return fit_task(task, codebook, training_of(settings), architecture, out, existing, report)
+        return fit_task(task, codebook, training_of(settings), architecture, out, existing, report)
 
 
 def training_of(settings: EncoderSettings) -> TrainingSettings:

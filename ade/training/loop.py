@@ -7,7 +7,7 @@ as one that was never interrupted.
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,6 +79,7 @@ def fit_model(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Classifier: ...
 @overload
 def fit_model(
@@ -90,6 +91,7 @@ def fit_model(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Tagger: ...
 def fit_model(
     codebook: Codebook,
@@ -100,11 +102,13 @@ def fit_model(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Classifier | Tagger:
     """Train a classifier on a codebook, or a tagger on tagged words; returns the model with the best validation metric.
 
     Without `dev`, a validation split is held back from the training rows. With `out`, checkpoints and the finished
-    model are written to that folder; `existing` says what to do with an earlier run in it.
+    model are written to that folder; `existing` says what to do with an earlier run in it. `start` are weights that the
+    model has at first, by their names in it.
     """
     check_labels(data)
     hold_back = dev is None
@@ -124,7 +128,7 @@ def fit_model(
         assert isinstance(validation, Dataset)
         return TextTask(codebook, data, validation, shape, report, hold_back)
 
-    return fit_task(task, codebook, settings, shape, out, existing, report)
+    return fit_task(task, codebook, settings, shape, out, existing, report, start)
 
 
 def fit_task(
@@ -135,6 +139,7 @@ def fit_task(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Any:
     """Train a model of any kind on a codebook; arguments as of `fit_model`.
 
@@ -143,7 +148,7 @@ def fit_task(
     accelerator = make_accelerator(settings)
     writes = out is not None and accelerator.is_main_process
     with claimed(Path(out), existing) if out is not None and writes else nullcontext():
-        run = _prepare(accelerator, make_task(), settings)
+        run = _prepare(accelerator, make_task(), settings, start or {})
         if out is None:
             _loop(run, None, report)
             return _finish(run, report)
@@ -187,11 +192,12 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
     )
 
 
-def _prepare(accelerator: Accelerator, task: Task, settings: TrainingSettings) -> _Run:
+def _prepare(accelerator: Accelerator, task: Task, settings: TrainingSettings, start: Mapping[str, Tensor]) -> _Run:
     """Make the model and its optimizer, and move the rows to the device."""
     settings = task.fitted(settings)
     torch.manual_seed(settings.seed)
     model = task.make_model(settings)
+    model.load_state_dict(start, strict=False)
     layer = model.ade.embedding
     layer.anchors.requires_grad_(settings.train_anchors)
     layer.weights.requires_grad_(settings.train_weights)
