@@ -197,7 +197,9 @@ class EncoderSettings:
     epochs: float = field(default=EPOCHS, metadata={"help": "passes over the texts"})
     steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
     batch_size: int = field(default=256, metadata={"help": "texts per optimizer step"})
-    learning_rate: float = field(default=3e-3, metadata={"help": "peak learning rate"})
+    learning_rate: float = field(
+        default=3e-3, metadata={"help": "peak learning rate of one layer; with more, a third of it is used"}
+    )
     max_tokens: int = field(default=128, metadata={"help": "tokens a text is truncated to"})
     seed: int = field(default=0, metadata={"help": "random seed"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})

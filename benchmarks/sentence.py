@@ -6,10 +6,14 @@ Tasks: rank correlation with people's judgements of similarity (STS-B), the labe
 """
 
 import csv
+import os
+import random
 import re
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,33 +39,66 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 SHORTEST, LONGEST = 8, 1000  # characters of a text of the corpus
 MAX_TOKENS, BATCH = 256, 64
 REPEATS, TIMED_TEXTS, SLOW_TEXTS = 5, 8192, 512
+RATE_TEXTS = 20_000  # of the encoders whose rates are measured
+
+
+class _Stages:
+    """Passes progress on, and knows how long each stage took."""
+
+    def __init__(self, report: Report) -> None:
+        self.report, self.times = report, dict[str, list[float]]()
+
+    def __call__(self, what: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        self.times.setdefault(what, []).append(time.perf_counter())
+        self.report(what, done, total, metrics)
+
+    def seconds(self) -> dict[str, float]:
+        """From the first to the last report of each stage."""
+        return {what: times[-1] - times[0] for what, times in self.times.items()}
 
 
 def run_encoder(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Distil an encoder on general text and measure it; it is kept in the work folder for the rates."""
+    """Distil an encoder on general text and measure it, time included; nothing is taken from a cache."""
     settings = run.settings
     folder = places.teachers / settings["teacher"]
-    texts = list(general_texts(places))[: settings["texts"] or None]
-    chosen = EncoderSettings(**settings["encoder"], device=places.device)
-    out = kept_folder(places, settings)
-    began = time.perf_counter()
-    encoder = distill_encoder(
-        teacher_of(folder, places.device), [], chosen, table=folder, texts=texts, out=out, existing="overwrite",
-        progress=report,
-    )  # fmt: skip
-    seconds = time.perf_counter() - began
+    texts = shuffled_texts(places, settings["texts"])
+    chosen, stages = EncoderSettings(**settings["encoder"], device=places.device), _Stages(report)
+    with tempfile.TemporaryDirectory() as work, environment(ADE_CACHE=work):
+        out, began = Path(work) / "encoder", time.perf_counter()
+        encoder = distill_encoder(
+            teacher_of(folder, places.device), [], chosen, table=folder, texts=texts, out=out, progress=stages
+        )
+        seconds = time.perf_counter() - began
+        nbytes = folder_sizes(out)["bytes"]
     scores = {
         "tasks": tasks(encoder.encode, places),
         "short": tasks(lambda some: encoder.encode(some, 128), places, ("stsb",)),
         "validation": encoder.model.config.about["dev"],
     }
-    return {**scores, "bytes": folder_sizes(out)["bytes"], "train_seconds": seconds}, {"data": {"texts": len(texts)}}
+    times = {"seconds": seconds, "stages": stages.seconds()}
+    return {**scores, "bytes": nbytes, **times}, {"data": {"texts": len(texts)}}
 
 
-def kept_folder(places: Places, settings: Mapping[str, Any]) -> Path:
-    """Where the encoder of a run is kept."""
-    encoder = settings["encoder"]
-    return places.work / "encoders" / f"{settings['teacher']}-{encoder['size']}-{encoder['layers']}-{encoder['seed']}"
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Context manager: variables of the environment, and afterwards as they were."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def shuffled_texts(places: Places, count: int) -> list[str]:
+    """So many of the general texts, or all with 0, in an order that is always the same."""
+    texts = list(general_texts(places))
+    random.Random(0).shuffle(texts)
+    return texts[: count or None]
 
 
 def run_static(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -231,11 +268,8 @@ def run_encoder_rates(run: Run, places: Places, report: Report) -> tuple[dict[st
     texts = [pair[side] for side in (0, 1) for pair in pairs]
     many = (texts * -(-TIMED_TEXTS // len(texts)))[:TIMED_TEXTS]
     systems: dict[str, tuple[Encode, Sequence[str]]] = {}
-    for name, settings in run.settings["encoders"].items():
-        folder = kept_folder(places, settings)
-        if not folder.is_dir():
-            raise InputError(f"{folder}: no encoder is kept there; run the table of encoders here first")
-        systems[name] = (Encoder.load(folder).encode, many)
+    for name, chosen in run.settings["encoders"].items():
+        systems[name] = (_quickly_made(places, chosen, report).encode, many)
     for name in ("model2vec of MiniLM-L6, 256", "wordllama, 256"):
         systems[name] = (ENCODERS[name](places)[0], many)
     systems["MiniLM-L6"] = (_minilm(places)[0], texts[:SLOW_TEXTS])
@@ -266,6 +300,20 @@ def run_encoder_rates(run: Run, places: Places, report: Report) -> tuple[dict[st
         for name in systems
     }
     return figures, {}
+
+
+def _quickly_made(places: Places, chosen: Mapping[str, Any], report: Report) -> Encoder:
+    """An encoder of these settings, hardly trained: rates do not depend on what it has learned."""
+    folder = places.teachers / "minilm-l6"
+
+    def arbitrary(texts: Sequence[str]) -> np.ndarray:
+        return np.random.default_rng(0).normal(size=(len(texts), 384))
+
+    teacher, texts = SentenceTeacher("arbitrary", "arbitrary", 384, arbitrary), shuffled_texts(places, RATE_TEXTS)
+    settings = EncoderSettings(**{**chosen, "steps": 2, "device": "cpu"})
+    with tempfile.TemporaryDirectory() as work:
+        distill_encoder(teacher, [], settings, table=folder, texts=texts, out=Path(work) / "encoder", progress=report)
+        return Encoder.load(Path(work) / "encoder")
 
 
 def _int8(places: Places) -> Encode:

@@ -69,8 +69,9 @@ def ade_run(
     shape = {"attend": "tokens", **shape}
     distillation = distillation_of(anchors, size)
     architecture = asdict(Architecture(**shape))
-    if architecture["layer_bits"] == Architecture.layer_bits:
-        architecture.pop("layer_bits")
+    for name in ("layer_bits", "layers"):  # settings that are younger than the oldest records
+        if architecture[name] == getattr(Architecture, name):
+            del architecture[name]
     settings = {
         "revision": REVISION, "data": data, "rows": rows, "teacher": teacher, "preset": preset,
         "distillation": distillation, "training": training, "architecture": architecture,

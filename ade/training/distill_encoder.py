@@ -94,9 +94,10 @@ def distill_encoder(
 
 def training_of(settings: EncoderSettings) -> TrainingSettings:
     """The settings of the training loop."""
+    rate = settings.learning_rate if settings.layers == 1 else settings.learning_rate / 3
     return TrainingSettings(
         epochs=settings.epochs, steps=settings.steps, batch_size=settings.batch_size, seed=settings.seed,
-        learning_rate=settings.learning_rate, warmup_steps=200, weight_decay=0.0, dropout=0.0, token_dropout=0.0,
+        learning_rate=rate, warmup_steps=200, weight_decay=0.0, dropout=0.0, token_dropout=0.0,
         position_scale=0.3, lexicon=False, fit_to_data=False, device=settings.device,
     )  # fmt: skip
 
