@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Architecture,
         CompressionSettings,
         DistillationSettings,
+        EncoderSettings,
         TeachingSettings,
         TrainingSettings,
     )

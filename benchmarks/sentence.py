@@ -217,13 +217,15 @@ def _minilm(places: Places) -> tuple[Encode, int]:
 
 def _model2vec(places: Places) -> tuple[Encode, int]:
     """model2vec's own distillation of the same teacher, with its defaults."""
-    distil = import_module("model2vec.distill").distill
-    out = places.work / "encoders" / "model2vec"
-    with quiet():
-        if not out.exists():
-            distil(model_name=str(places.teachers / "minilm-l6"), pca_dims=256).save_pretrained(str(out))
-        model = import_module("model2vec").StaticModel.from_pretrained(str(out))
-    return lambda texts: model.encode(list(texts)), folder_sizes(out)["bytes"]
+    distil = import_module("model2vec.distill").distill_from_model
+    folder = places.teachers / "minilm-l6"
+    with quiet(), tempfile.TemporaryDirectory() as work:
+        teacher = AutoModel.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        model = distil(teacher, tokenizer, pca_dims=256)
+        model.save_pretrained(work)
+        nbytes = folder_sizes(Path(work))["bytes"]
+    return lambda texts: model.encode(list(texts)), nbytes
 
 
 def _wordllama(places: Places) -> tuple[Encode, int]:

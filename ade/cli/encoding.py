@@ -10,6 +10,7 @@ from rich.console import Console
 from ade.cli import display
 from ade.cli.options import Json, Overwrite, TextColumn, flags_of, pick, show
 from ade.cli.prediction import check_output, opened, stopping_early
+from ade.data.loading import EMBEDDED
 from ade.data.reading import Format
 from ade.data.streams import chunks
 from ade.data.tokenize import CHUNK
@@ -30,16 +31,16 @@ OnDevice = Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda
 
 @flags_of(EncoderSettings, common=("size", "layers", "epochs", "seed", "device"))
 def distill_encoder(
-    teacher: Annotated[
-        str, typer.Option(help="Sentence encoder: a sentence-transformers folder or hub name.", show_default=False)
-    ],
-    corpus: Annotated[
-        list[Path],
-        typer.Option(
-            help="Texts to learn from (lines, CSV, JSON, Parquet). Give it once per file.", show_default=False
-        ),
-    ],
     out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    teacher: Annotated[
+        str, typer.Option(help="Sentence encoder: a sentence-transformers folder or hub name.")
+    ] = "sentence-transformers/all-MiniLM-L6-v2",
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Texts to learn from (lines, CSV, JSON, Parquet). Give it once per file. By default WordNet glosses."
+        ),
+    ] = None,
     prefix: Annotated[str, typer.Option(help="What the teacher wants before every text, as 'query: '.")] = "",
     text_column: TextColumn = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in the output folder.")] = False,
@@ -58,7 +59,8 @@ def distill_encoder(
 
     chosen = EncoderSettings(**pick(EncoderSettings, settings))
     existing: Any = "resume" if resume else "overwrite" if overwrite else "refuse"
-    encoder = distil(teacher, corpus, chosen, prefix=prefix, text_column=text_column, out=out, existing=existing)
+    files = corpus or [Path(EMBEDDED)]
+    encoder = distil(teacher, files, chosen, prefix=prefix, text_column=text_column, out=out, existing=existing)
     about = encoder.model.config.about
     result = {"encoder": str(out), "teacher": about["teacher"], "texts": about["rows"], "dim": encoder.dim}
     result |= {"cosine": about["dev"]["cosine"], **folder_sizes(out)}

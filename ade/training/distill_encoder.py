@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ade.codebook import Codebook
+from ade.data.loading import EMBEDDED, load_dataset
 from ade.data.reading import read_texts
 from ade.data.spilling import SpilledArray
 from ade.data.texts import Texts
@@ -49,7 +50,8 @@ def distill_encoder(
 
     Args:
         teacher: a sentence-transformers folder or hub name, or one that is loaded.
-        corpus: files of texts (lines, CSV, JSON, Parquet): what the encoder will be used for, or text in general.
+        corpus: files of texts (lines, CSV, JSON, Parquet): what the encoder will be used for, or text in general;
+            'wordnet' is the embedded data set.
         settings: size, layers, width of the vectors, steps; its fields may also be given by name, as `size="4MB"`.
         table: whose embedding table and tokenizer to use, as `load_teacher` takes them; by default the teacher's.
         texts: texts in memory, beside those of the files.
@@ -103,9 +105,9 @@ def training_of(settings: EncoderSettings) -> TrainingSettings:
 
 
 def gather_texts(files: Sequence[str | Path], more: Iterable[str] = (), text_column: str | None = None) -> Texts:
-    """The texts of files, and further ones, in one array that is memory-mapped if it is large; empty ones are left out.
+    """The different texts of files or of `wordnet`, and further ones, without empty ones.
 
-    Texts that occur before are left out too.
+    They are in one array, which is memory-mapped if it is large.
     """
     data, offsets, seen = SpilledArray(np.uint8), array("q", [0]), set[int]()
 
@@ -117,6 +119,10 @@ def gather_texts(files: Sequence[str | Path], more: Iterable[str] = (), text_col
             offsets.append(offsets[-1] + len(encoded))
 
     for file in files:
+        if str(file) == EMBEDDED and not Path(file).exists():
+            for text in (text for split in ("train", "test") for text in load_dataset(EMBEDDED, split).texts):
+                add(text)
+            continue
         with read_texts(file, text_column=text_column) as rows:
             for row in rows:
                 add(str(row[rows.text]))
