@@ -70,7 +70,7 @@ def export(
 
 def write_export(classifier: Classifier, folder: Path, seed: int = 0) -> tuple[ExportedFile, ...]:
     """Write the files of an export into a folder that exists."""
-    _check_installed()
+    check_installed()
     problem = classifier.problem
     model = copy.deepcopy(classifier.model.packed()).to("cpu", torch.float32).eval()
     quantised = _quantised(model)
@@ -147,7 +147,7 @@ def _unpacked(model: AdeForSequenceClassification) -> tuple[dict[str, Any], dict
 # -- comparison with PyTorch ---------------------------------------------------------------------------------------
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
     """Refuse where ONNX or its runtime is missing."""
     try:
         import onnx  # noqa: F401
@@ -204,13 +204,18 @@ def _pytorch_logits(model: AdeForSequenceClassification, batches: list[Batch]) -
     )
 
 
-def _onnx_logits(data: bytes, batches: list[Batch]) -> np.ndarray:
-    """ONNX Runtime's scores of all texts: (n, C)."""
+def session_of(data: bytes) -> Any:
+    """Load a graph into ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors alone
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def _onnx_logits(data: bytes, batches: list[Batch]) -> np.ndarray:
+    """ONNX Runtime's scores of all texts: (n, C)."""
+    session = session_of(data)
     return np.concatenate(
         [session.run(["logits"], {"input_ids": ids, "attention_mask": mask})[0] for ids, mask in batches]
     )
