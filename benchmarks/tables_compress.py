@@ -7,6 +7,7 @@ from benchmarks.records import Run
 REVISION = 1  # raise when the measurement changes
 TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")
 ROWS = 400  # sentences and pairs of each language, where there are several
+SOURCE, OURS = "as it came", "ade compress"  # rows of the frontier
 STSB = ("de", "en", "es", "fr", "ru", "zh")
 
 
@@ -34,3 +35,31 @@ def compress_run(model: str, size: str, **changes: Any) -> Run:
         "similarity": list(STSB) if several else ["en"], **changes,
     }  # fmt: skip
     return Run("compress", "compress", settings)
+
+
+def frontier() -> dict[str, dict[str, list[Run]]]:
+    """The table of multilingual-e5-small in many sizes, and what its tasks make of it."""
+    sizes: dict[str, tuple[str, ...]] = {
+        SOURCE: ("",),
+        OURS: ("12MB", "8MB", "24MB", "4MB", "16MB", "6MB", "32MB"),
+        "int2": ("",),
+        "int3": ("",),
+        "int4": ("",),
+        "int8": ("",),
+        "PQ (faiss)": ("12.3MB", "6.3MB", "24.3MB", "4.3MB"),
+        "RQ (faiss)": ("12MB", "6MB"),
+        "trimmed vocabulary": ("12MB", "24MB", "48MB"),
+    }
+    return {
+        method: {size: [frontier_run("multilingual-e5-small", method, size)] for size in asked}
+        for method, asked in sizes.items()
+    }
+
+
+def frontier_run(model: str, method: str, size: str, **changes: Any) -> Run:
+    """One way to keep a model's table in so many bytes; with no size, in those that it takes."""
+    settings = {
+        "revision": REVISION, "model": model, "method": method, "size": size, "languages": list(TATOEBA),
+        "rows": 200, "similarity": ["en"], "pairs": 500, **changes,
+    }  # fmt: skip
+    return Run("frontier", "frontier", settings)

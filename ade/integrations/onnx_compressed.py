@@ -56,7 +56,7 @@ class Lookup(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ids (B, L): (B, L, d), float32."""
         coded = self.slots()[ids].long() - self.shape.exact  # place among the coded rows, below 0 for whole ones
-        total = torch.zeros_like(coded)[..., None].float()  # (B, L, 1)
+        total = coded[..., None].float() * 0  # (B, L, 1), whatever the number of stages
         for number, stage in enumerate(self.shape.stages):
             known = (coded < stage.rows)[..., None]
             total = total + self.decoded(number, coded.clamp(0, stage.rows - 1)) * known
@@ -82,7 +82,7 @@ class Lookup(nn.Module):
         pairs = self.depths.int()
         depths = torch.stack([pairs % 16, pairs // 16], 1).flatten()[: self.shape.rows]  # (V,)
         counts = [stage.rows for stage in self.shape.stages]  # rows with more than 0, 1, ... stages
-        found = torch.zeros_like(depths)
+        found = depths * 0  # not zeros, which would be stored
         for depth in (WHOLE, *range(len(counts) + 1)):
             before = 0 if depth == WHOLE else self.shape.exact + (counts[depth] if depth < len(counts) else 0)
             same = (depths == depth).int()

@@ -79,6 +79,7 @@ def test_codes_stay_codes(packed_encoder, tmp_path):
     assert codes
     assert {array.dtype for array in codes} == {np.dtype(np.uint8)}
     assert max(array.size for array in constants) <= 512  # position ids
+    assert 404 not in {array.size for array in constants}  # nothing else has a number for every row
 
     table = sum(array.nbytes for name, array in arrays.items() if "word_embeddings" in name)
     assert table <= json.loads((packed_encoder / "compression.json").read_text())["table"]["after"]
