@@ -45,26 +45,30 @@ def _bytes(figures: Record) -> int:
     return figures["bytes"]
 
 
-def none_is_better(task: str, points: float = 0.0) -> Check:
-    """No other way has as few bytes as one of ours and more than so many points above it."""
+def others_are_behind(largest: float) -> Check:
+    """Every other way in at most so many bytes is behind one of ours that has no more bytes than it."""
 
     def check(book: Book) -> bool:
         _, ours, others = _frontier(book)
-        pairs = [(mine, other) for mine in ours for other in others if other["bytes"] <= mine["bytes"]]
-        return all(mean_of(mine[task]) + points >= mean_of(other[task]) for mine, other in pairs)
+        if not ours or not others:
+            raise MissingError("frontier")
+        compared = [other for other in others if ours[0]["bytes"] <= other["bytes"] <= largest]
+        best = [max(mean_of(mine["tatoeba"]) for mine in ours if mine["bytes"] <= each["bytes"]) for each in compared]
+        return all(mine > mean_of(each["tatoeba"]) for mine, each in zip(best, compared, strict=True))
 
     return check
 
 
-def at_most_below(size: str, points: float, task: str = "tatoeba") -> Check:
-    """In this size, ours is at most so many points below the source."""
+def _translated(book: Book, method: str, size: str) -> float:
+    return mean_of(records(book, ("frontier", method, size))[0]["figures"]["tatoeba"])
 
-    def check(book: Book) -> bool:
-        source = _frontier(book)[0]
-        figures = records(book, ("frontier", OURS, size))[0]["figures"]
-        return mean_of(figures[task]) >= mean_of(source[task]) - points
 
-    return check
+def _rank(book: Book, size: str, language: str) -> int:
+    """How many languages lose more on Tatoeba than this one."""
+    figures = records(book, ("compress", E5, size))[0]["figures"]
+    before, after = figures["before"]["tatoeba"], figures["after"]["tatoeba"]
+    changes = {name: after[name] - before[name] for name in before}
+    return sum(value < changes[language] for value in changes.values())
 
 
 READINGS: dict[str, list[Claim]] = {
@@ -83,6 +87,41 @@ READINGS: dict[str, list[Claim]] = {
             lambda book: -2.5 < change(book, E5, "12MB", "tatoeba", min) < -2.0,
             lambda book: change(book, E5, "12MB", "stsb", min) > -1.0,
             lambda book: records(book, ("compress", E5, "12MB"))[0]["figures"]["weights"]["after"] > 24e6,
+        ),
+        says(
+            "In 24 MB the mean is within half a point and the worst language within 2; Finnish is the worst or second "
+            "worst in every size.",
+            lambda book: change(book, E5, "24MB", "tatoeba", average) > -0.5,
+            lambda book: change(book, E5, "24MB", "tatoeba", min) > -2.0,
+            lambda book: all(_rank(book, size, "fin") < 2 for size in ("12MB", "16MB", "24MB")),
+        ),
+        says(
+            "The English encoders with a table a twentieth of float32's hold the target of half a point on STS-B.",
+            lambda book: change(book, "minilm-l6", "2.34MB", "stsb", average) > -0.5,
+            lambda book: change(book, "mpnet-base", "4.68MB", "stsb", average) > -0.5,
+        ),
+    ],
+    "frontier": [
+        says(
+            "multilingual-e5-small; the first 200 test sentences of each of 12 languages, and 500 pairs of STS-B. int2 to "
+            "int8 have a float16 scale for 32 numbers, chosen for the least error; a trimmed vocabulary keeps the rows "
+            "of the highest expected use in 8 bits and has their mean for all others; PQ and RQ have 8 bits a code. "
+            "Special tokens are whole everywhere."
+        ),
+        says(
+            "Every other way measured, up to int2's 30 MB, is behind one of ours with no more bytes than it.",
+            others_are_behind(32e6),
+        ),
+        says(
+            "8 MB of ours are ahead of PQ's and RQ's 12 MB.",
+            lambda book: all(
+                _translated(book, OURS, "8MB") > _translated(book, method, size)
+                for method, size in (("PQ (faiss)", "12.3MB"), ("RQ (faiss)", "12MB"))
+            ),
+        ),
+        says(
+            "A trimmed vocabulary of 12 MB, below the plot, loses more than 40 points: it is the other languages that go.",
+            lambda book: _translated(book, "trimmed vocabulary", "12MB") < _translated(book, SOURCE, "") - 40,
         ),
     ],
 }
