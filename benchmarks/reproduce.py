@@ -29,6 +29,7 @@ from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
 from benchmarks.explain import run_explain
 from benchmarks.fairness import run_fairness
+from benchmarks.frontier import run_frontier
 from benchmarks.growth import run_growth, run_stages
 from benchmarks.install import run_install
 from benchmarks.joint import run_joint
@@ -57,6 +58,7 @@ KINDS = {
     "explain": run_explain,
     "compression": run_compression,
     "compress": run_compress,
+    "frontier": run_frontier,
     "size": run_size,
     "sentence_encoder": run_encoder,
     "static_encoder": run_static,
@@ -91,6 +93,7 @@ GUESS = {  # seconds, before there is a record
     "explain": {"cuda": 60.0, "cpu": 600.0},
     "compression": {"cpu": 60.0},
     "compress": {"cuda": 120.0, "cpu": 1200.0},
+    "frontier": {"cuda": 60.0, "cpu": 180.0},
     "sentence_encoder": {"cuda": 200.0, "cpu": 4000.0},
     "static_encoder": {"cpu": 120.0},
     "encoder_rates": {"cpu": 120.0},
@@ -135,7 +138,8 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in SHALLOW
-    return run.kind in ("ade", "joint", "context", "explain", "windows", "compress", "sentence_encoder", *TIMES)
+    neural = ("ade", "joint", "context", "explain", "windows", "compress", "frontier", "sentence_encoder")
+    return run.kind in (*neural, *TIMES)
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:

@@ -1,6 +1,10 @@
 """The table of whole models with their embedding table packed, as `sections.py` has the others."""
 
+from collections.abc import Mapping
+
 from benchmarks.book import Book, Record, markdown, size_of
+from benchmarks.tables import TABLES
+from benchmarks.tables_compress import SOURCE
 
 TASKS = {"tatoeba": "Tatoeba", "stsb": "STS-B"}
 
@@ -10,11 +14,37 @@ def compress(book: Book) -> str:
     rows = []
     for record in book.everywhere("compress"):
         figures = record["figures"]
-        table, seconds = figures["table"], figures["compress_seconds"]
+        table = figures["table"]
         cells = [size_of(table["before"]), size_of(table["after"]), size_of(figures["weights"]["after"])]
-        cells += ["; ".join(_tasks(figures)), f"{seconds:,.0f} s", size_of(figures["peak_bytes"])]
-        rows.append([record["settings"]["model"], *cells])
-    return markdown(["model", "table", "packed", "weights in all", "tasks", "time", "peak memory"], rows)
+        rows.append([record["settings"]["model"], *cells, "; ".join(_tasks(figures))])
+    return markdown(["model", "table", "packed", "weights in all", "tasks"], rows)
+
+
+def frontier(book: Book) -> str:
+    """One way a row for every size: bytes, bits a weight, and the tasks; of Tatoeba the mean and the worst loss."""
+    found = book.everywhere("frontier")
+    source = next((each["figures"] for each in found if each["settings"]["method"] == SOURCE), None)
+    order = {method: number for number, method in enumerate(TABLES["frontier"]())}
+    found = sorted(found, key=lambda each: (order[each["settings"]["method"]], each["figures"]["bytes"]))
+    rows = []
+    for record in found:
+        figures = record["figures"]
+        translated = figures["tatoeba"]
+        cells = [size_of(figures["bytes"]), f"{figures['bits']:.2f}", f"{mean_of(translated):.1f}"]
+        cells += [_worst(source["tatoeba"], translated) if source else "-", f"{mean_of(figures['stsb']):.1f}"]
+        rows.append([record["settings"]["method"], *cells])
+    return markdown(["table", "size", "bits a weight", "Tatoeba, mean", "worst language", "STS-B, English"], rows)
+
+
+def mean_of(by_language: Mapping[str, float]) -> float:
+    """Return the mean over languages."""
+    return sum(by_language.values()) / len(by_language)
+
+
+def _worst(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    changes = {language: after[language] - before[language] for language in before}
+    worst = min(changes, key=lambda language: changes[language])
+    return f"{worst} {changes[worst]:+.1f}" if changes[worst] < 0 else "-"
 
 
 def _tasks(figures: Record) -> list[str]:
@@ -26,8 +56,6 @@ def _tasks(figures: Record) -> list[str]:
     for task, name in TASKS.items():
         if not before[task]:
             continue
-        changes = {language: after[task][language] - before[task][language] for language in before[task]}
-        worst = min(changes, key=lambda language: changes[language])
-        means = [sum(values[task].values()) / len(changes) for values in (before, after)]
-        found.append(f"{name} {means[0]:.1f} to {means[1]:.1f} (worst: {worst} {changes[worst]:+.1f})")
+        means = [mean_of(values[task]) for values in (before, after)]
+        found.append(f"{name} {means[0]:.1f} to {means[1]:.1f} (worst: {_worst(before[task], after[task])})")
     return found

@@ -3,6 +3,7 @@
 import csv
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +13,9 @@ from benchmarks import records, sections
 from benchmarks.accuracy import Places
 from benchmarks.book import Book
 from benchmarks.compress import CHOSEN_ON, perplexity, stsb, tatoeba
+from benchmarks.frontier import METHODS, in_groups, trimmed
 from benchmarks.reproduce import reproduce
-from benchmarks.tables_compress import compress_run
+from benchmarks.tables_compress import OURS, SOURCE, compress_run, frontier_run
 from tests.compression.test_compress import decoder, encoder, texts  # noqa: F401
 
 
@@ -73,3 +75,49 @@ def test_models_are_recorded_and_reported(places, tmp_path):
     assert "Tatoeba 100.0 to" in table
     assert "perplexity" in table
     assert table.count("\n") == 3
+
+
+def test_rounding_in_groups_has_as_many_levels_as_bits_allow_and_errs_less_with_more():
+    table = np.random.default_rng(0).normal(size=(50, 64)).astype(np.float32)
+    errors = [np.square(in_groups(table, bits) - table).mean() for bits in (2, 3, 4, 8)]
+    assert all(before > 3 * after for before, after in pairwise(errors))
+    group = in_groups(table, 2)[0, :32]
+    assert len(np.unique(group)) <= 4
+
+
+def test_trimming_keeps_the_rows_that_are_used():
+    table = np.random.default_rng(0).normal(size=(500, 64)).astype(np.float32)
+    use = np.arange(500.0)
+    rows, used = trimmed(table, 4 * 500 + 100 * (64 + 4), use)
+    assert used == 4 * 500 + 100 * (64 + 4)
+    assert np.abs(rows[400:] - table[400:]).max() < 0.03
+    np.testing.assert_allclose(rows[:400], np.broadcast_to(table[:400].mean(0), (400, 64)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["PQ (faiss)", "RQ (faiss)"])
+@pytest.mark.filterwarnings("ignore")
+def test_quantizers_keep_to_the_size_and_err_less_with_more(method):
+    table = np.random.default_rng(0).normal(size=(4000, 32)).astype(np.float32)
+    found = [METHODS[method](table, size, np.ones(4000)) for size in (45_000, 90_000)]
+    assert found[0][1] <= 45_000 < found[1][1] <= 90_000
+    few, many = (np.square(rows - table).mean() for rows, _ in found)
+    assert many < few < np.square(table).mean()
+
+
+def test_a_frontier_is_recorded_and_reported(places, tmp_path):
+    changes = {"languages": ["fin"], "similarity": ["en"], "rows": 20, "pairs": 10}
+    wanted = {SOURCE: "", OURS: "22kB", "int2": "", "trimmed vocabulary": "6kB"}
+    runs = [frontier_run("encoder", method, size, **changes) for method, size in wanted.items()]
+    assert reproduce(runs, places, tmp_path / "results") == []
+    source, ours, two, few = (record["figures"] for record in records.load(tmp_path / "results"))
+    assert source["bytes"] == 404 * 32 * 4
+    assert ours["bytes"] <= 22_000
+    assert two["bytes"] == 404 * (32 // 4 + 2) + 2 * 4 * 32
+    assert few["bytes"] <= 6_000 + 2 * 4 * 32
+    assert few["tatoeba"]["fin"] <= two["tatoeba"]["fin"] <= source["tatoeba"]["fin"] == 100.0
+
+    book = Book(records.load(tmp_path / "results"))
+    book.everywhere = lambda name: book.all  # type: ignore[method-assign]
+    table = sections.frontier(book)
+    assert table.count("\n") == 5
+    assert "| as it came | 0.1 MB | 32.00 | 100.0 | - |" in table

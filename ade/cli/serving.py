@@ -19,20 +19,25 @@ def export(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Export a classifier or an encoder to ONNX in float32 and int8.
+    """Export a classifier or an encoder to ONNX in float32 and int8, or a compressed encoder with its packed table.
 
-    The folder gets the tokenizer and the labels, too. The scores of both files are compared with PyTorch's on random
+    The folder gets the tokenizer and the labels, too. The outputs of each file are compared with PyTorch's on random
     batches.
     """
     from ade.classifier import Classifier
     from ade.data.problems import ENCODER
     from ade.files import kind_of, new_folder
-    from ade.integrations.onnx_export import INT8, write_export
+    from ade.integrations.onnx_compressed import is_compressed, write_encoder
+    from ade.integrations.onnx_export import FP32, INT8, write_export
     from ade.sentence_encoder import SentenceEncoder
 
-    kind = SentenceEncoder if kind_of(model) == ENCODER else Classifier
-    with new_folder(out, {INT8}, overwrite) as draft:
-        files = write_export(kind.load(model, "cpu"), draft, seed)
+    packed = is_compressed(model)
+    with new_folder(out, {FP32 if packed else INT8}, overwrite) as draft:
+        if packed:
+            files = write_encoder(model, draft, seed)
+        else:
+            kind = SentenceEncoder if kind_of(model) == ENCODER else Classifier
+            files = write_export(kind.load(model, "cpu"), draft, seed)
     result = {"folder": str(out), "files": [each.as_dict() for each in files]}
     show(result, as_json, lambda to: display.print_export(to, files))
 

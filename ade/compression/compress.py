@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ade.compression.alone import compress_table, is_table
 from ade.compression.coder import CoderSettings, encode_table
@@ -114,7 +114,9 @@ class _Job:
         while True:
             model, tokenizer = load_model(self.folder)
             model.to(resolve_device(self.settings.device))
-            weights = self._weights(model)
+            weights, dtype = self._weights(model), model.dtype
+            if model.device.type == "cpu":
+                nn.Module.float(model)  # half precision is several times as slow there
             rows, dim = next(iter(weights.values())).shape
             size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
             if use is None or before is None:
@@ -130,6 +132,7 @@ class _Job:
             found = losses(model, before, outputs_of(model, tokenizer, held_back, self.report))
             worst = max(found.values(), default=0.0)
             if not self.settings.max_loss or worst <= parse_percent(self.settings.max_loss):
+                nn.Module.to(model, dtype)
                 return model, sizes, found
             if size * GROWTH > sizes["before"]:
                 raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")

@@ -195,21 +195,34 @@ class PackedTable(nn.Module):
         """Return the products of vectors (..., d) with every row: (..., V), float32.
 
         A few vectors: every entry of every book is multiplied once, then the products are summed by code. Many: blocks
-        of rows are decoded and multiplied. Neither unfolds the table.
+        of sums of codes are decoded and multiplied. Neither unfolds the table.
         """
         flat = hidden.reshape(-1, self.shape.dim).float()  # (n, d)
         by_slot = self._summed_products(flat) if len(flat) <= FEW else self._block_products(flat)
         return by_slot[:, self.slots().long()].reshape(*hidden.shape[:-1], self.shape.rows)
 
     def _block_products(self, flat: Tensor) -> Tensor:
-        every = torch.arange(self.shape.rows, device=flat.device)
-        return torch.cat([flat @ self.rows_at(slots).T for slots in every.split(BLOCK)], 1)
+        found, rotated = self._products_without_codes(flat)
+        for start in range(self.shape.exact, self.shape.rows, BLOCK):
+            end = min(start + BLOCK, self.shape.rows)
+            coded = torch.arange(start, end, device=flat.device) - self.shape.exact
+            found[:, start:end] += rotated @ self.coefficients(coded).T
+        return found
+
+    def _products_without_codes(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the products with whole rows and with the mean (n, V), and the vectors to multiply codes by (n, d).
+
+        The vectors are rotated rather than the rows: there are far fewer of them.
+        """
+        found = torch.empty(len(flat), self.shape.rows, device=flat.device)
+        # Copies: where in memory the arrays of a file lie would change the last bit of a product.
+        whole, center = self.exact.to(torch.float32, copy=True), self.center().clone()
+        found[:, : self.shape.exact] = flat @ whole.T
+        found[:, self.shape.exact :] = (flat @ center)[:, None]
+        return found, flat @ self.directions().T
 
     def _summed_products(self, flat: Tensor) -> Tensor:
-        found = torch.empty(len(flat), self.shape.rows, device=flat.device)
-        found[:, : self.shape.exact] = flat @ self.exact.float().T
-        found[:, self.shape.exact :] = (flat @ self.center())[:, None]
-        rotated = flat @ self.directions().T  # (n, d)
+        found, rotated = self._products_without_codes(flat)
         for number, stage in enumerate(self.shape.stages):
             pieces = rotated.unflatten(1, (-1, stage.width)).transpose(0, 1)  # (pieces, n, width)
             products = pieces @ self.book(number).transpose(1, 2)  # (pieces, n, ENTRIES)

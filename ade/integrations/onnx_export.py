@@ -70,7 +70,7 @@ def export(
 
 def write_export(exported: Classifier | SentenceEncoder, folder: Path, seed: int = 0) -> tuple[ExportedFile, ...]:
     """Write the files of an export into a folder that exists."""
-    _check_installed()
+    check_installed()
     problem = exported.problem if isinstance(exported, Classifier) else REGRESSION
     model: Model = copy.deepcopy(exported.model.packed()).to("cpu", torch.float32).eval()
     quantised = _quantised(model)
@@ -133,7 +133,7 @@ def _quantised(model: Model) -> Model:
 # -- comparison with PyTorch ---------------------------------------------------------------------------------------
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
     """Refuse where ONNX or its runtime is missing."""
     try:
         import onnx  # noqa: F401
@@ -189,13 +189,18 @@ def _pytorch_scores(model: Model, batches: list[Batch]) -> np.ndarray:
     return np.concatenate([model(torch.from_numpy(ids), torch.from_numpy(mask))[0].numpy() for ids, mask in batches])
 
 
-def _onnx_scores(data: bytes, batches: list[Batch]) -> np.ndarray:
-    """ONNX Runtime's scores of all texts, (n, C), or their vectors (n, D): the first output of the graph."""
+def session_of(data: bytes) -> Any:
+    """Load a graph into ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors alone
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def _onnx_scores(data: bytes, batches: list[Batch]) -> np.ndarray:
+    """ONNX Runtime's scores of all texts, (n, C), or their vectors (n, D): the first output of the graph."""
+    session = session_of(data)
     return np.concatenate([session.run(None, {"input_ids": ids, "attention_mask": mask})[0] for ids, mask in batches])
 
 

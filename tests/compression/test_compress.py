@@ -181,3 +181,19 @@ def test_losses_are_the_increase_of_perplexity_or_the_angle(decoder, encoder):
 def test_a_report_without_text_has_no_mean():
     sizes = {"before": 2, "after": 1}
     assert math.isnan(CompressionReport("m", sizes, sizes, sizes, "loss", {}).mean_loss)
+
+
+def test_a_model_in_float16_is_computed_with_in_float32_and_stays_in_float16(encoder, corpus, tmp_path):
+    transformers.AutoModel.from_pretrained(encoder, dtype=torch.float16).save_pretrained(tmp_path / "half")
+    save_tokenizer(tmp_path / "half", decoder=False)
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    del config["dtype"]
+    (tmp_path / "half" / "config.json").write_text(json.dumps(config))
+
+    report = ade.compress(tmp_path / "half", tmp_path / "packed", ade.CompressionSettings(size="20kB"), [corpus])
+    assert report.table["before"] == 404 * 32 * 2
+    assert json.loads((tmp_path / "packed" / "config.json").read_text())["dtype"] == "float16"
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("half", "packed"))
+    assert after["embeddings.word_embeddings.table.exact"].dtype == torch.float16
+    kept = [name for name in before if "word_embeddings" not in name]
+    assert all(torch.equal(before[name], after[name]) for name in kept)
