@@ -8,6 +8,7 @@ from benchmarks.chart import sizes
 from benchmarks.sections_compress import mean_of
 from benchmarks.tables import TABLES
 from benchmarks.tables_compress import OURS, SOURCE
+from benchmarks.tables_sentence import RATES
 
 LEFT = ("ADE, 1.5 MB", "NB-SVM, tuned", "model2vec")  # names to the left of their points: another point is to the right
 INTEGERS = "int2, int3, int4, int8"  # one line of the frontier
@@ -41,6 +42,7 @@ def draw(found: list[dict[str, Any]]) -> None:
         ("pareto", _pareto),
         ("stages", _stages),
         ("frontier", _frontier),
+        ("encoders", _encoders),
     ):
         figure, axes = pyplot.subplots()
         if plot(axes, book):
@@ -186,6 +188,29 @@ def _frontier(axes: Any, book: Book) -> bool:
     if lines:
         axes.legend(frameon=False, fontsize=8)
     return bool(lines)
+
+
+def _encoders(axes: Any, book: Book) -> bool:
+    """STS-B against texts a second: each encoder of the table whose rate was measured, by its best records."""
+    rates = book.of(TABLES["sentence"]()[RATES][""])
+    if not rates:
+        return False
+    for name, columns in TABLES["sentence"]().items():
+        found = [book.of(runs) for runs in columns.values()]
+        measured = rates[0]["figures"].get(name)
+        records = next((each for each in found if each), [])
+        if measured is None or not records or name == RATES:
+            continue
+        height = 100 * sum(each["figures"]["tasks"]["stsb"]["test"] for each in records) / len(records)
+        ours = name.startswith("ADE")
+        axes.plot(measured["texts_per_second"], height, "o", color="#c0392b" if ours else "#7f8c8d", zorder=3)
+        axes.annotate(
+            name, (measured["texts_per_second"], height), textcoords="offset points", xytext=(6, 5), fontsize=8
+        )
+    axes.set(xscale="log", xlabel="texts a second, 2 CPU cores", ylabel="STS-B (English), 100 x Spearman")
+    axes.grid(alpha=0.25)
+    axes.margins(x=0.25, y=0.12)
+    return True
 
 
 def _stages(axes: Any, book: Book) -> bool:
