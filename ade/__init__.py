@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ade.data.loading import load_dataset
     from ade.distillation import distill
     from ade.embedding import AnchorEmbedding
+    from ade.encoder import Encoder
     from ade.errors import InputError
     from ade.evaluation import Evaluation, evaluate, evaluate_tagger
     from ade.explanation import Explanation
@@ -39,17 +40,22 @@ if TYPE_CHECKING:
     from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
     from ade.runtime.load import load
     from ade.runtime.runtime import Runtime
+    from ade.sentence_encoder import SentenceEncoder
+    from ade.sentence_model import AdeForSentenceEmbedding
     from ade.settings import (
         PAPER,
         STRONG,
         Architecture,
         CompressionSettings,
         DistillationSettings,
+        EncoderSettings,
         TeachingSettings,
         TrainingSettings,
     )
     from ade.teachers import Teacher, contextual_teacher, load_teacher
+    from ade.training.distill_encoder import distill_encoder
     from ade.training.schedule import held_back
+    from ade.training.sentence_teacher import SentenceTeacher
     from ade.training.soft_targets import LabelTeacher, taught
     from ade.training.train import train
 
@@ -63,6 +69,7 @@ _MODULES = {  # module -> its public names
         "Architecture",
         "CompressionSettings",
         "DistillationSettings",
+        "EncoderSettings",
         "TeachingSettings",
         "TrainingSettings",
     ),
@@ -75,11 +82,16 @@ _MODULES = {  # module -> its public names
     "embedding": ("AnchorEmbedding",),
     "configuration": ("AdeConfig",),
     "model": ("AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
+    "sentence_model": ("AdeForSentenceEmbedding",),
     "explanation": ("Explanation",),
+    "encoder": ("Encoder",),
+    "sentence_encoder": ("SentenceEncoder",),
     "classifier": ("Classifier", "Tagger"),
     "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
     "training.train": ("train",),
     "training.schedule": ("held_back",),
+    "training.sentence_teacher": ("SentenceTeacher",),
+    "training.distill_encoder": ("distill_encoder",),
     "training.soft_targets": ("LabelTeacher", "taught"),
     "compression.compress": ("compress",),
     "compression.report": ("CompressionReport",),
@@ -100,6 +112,7 @@ __all__ = [  # noqa: RUF022 - in the order of the pipeline
     "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
     "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
     "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "load", "Explanation",
+    "AdeForSentenceEmbedding", "Encoder", "SentenceEncoder", "SentenceTeacher", "EncoderSettings", "distill_encoder",
     "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back",
     "taught", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector",
     "export", "compress", "CompressionSettings", "CompressionReport",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ade.data.batches import Encoded, sorted_batches
 from ade.data.conll import OUTSIDE
-from ade.data.problems import TAGGER, Tagged, names_of, problem_of, scale_of
+from ade.data.problems import Tagged, check_kind, names_of, problem_of, scale_of
 from ade.data.tag_tokens import encode_sentences
 from ade.data.tokenize import CHUNK, truncating
 from ade.data.tokenizer_file import read_tokenizer
@@ -244,8 +244,7 @@ def write_model(model: AdePreTrainedModel, tokenizer: Tokenizer, folder: Path) -
 def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind, Tokenizer]:
     """Load the model of a folder or hub name, and its tokenizer; raises `InputError` for anything else or damaged."""
     path = model_folder(source)
-    if kind_of(path) == TAGGER != kind.__name__:
-        raise InputError(f"{path}: a tagger, which labels words; a classifier of texts is needed here")
+    check_kind(path, kind_of(path), kind.__name__)
 
     with reading_model(path), quiet():
         model, mismatches = kind.from_pretrained(

@@ -19,7 +19,11 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "problem_type": (None, *PROBLEMS.values()),
 }
 MAX_SIZE = 1 << 24  # of the vocabulary, vectors, anchors, windows: far beyond any model
-SIZES = ("vocab_size", "hidden_size", "anchors", "max_pairs", "num_attention_heads", "max_tokens")  # from 1 on
+SIZES = (  # from 1 on
+    "vocab_size", "hidden_size", "anchors", "max_pairs", "num_attention_heads", "max_tokens", "output_size",
+)  # fmt: skip
+MAX_LAYERS = 24
+FEED_FORWARD = 4  # width of a feed-forward block, in widths of the model
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -30,11 +34,14 @@ def check_config(config: Mapping[str, Any]) -> None:
     for name in SIZES:
         _check_size(config, name, 1, MAX_SIZE)
     _check_size(config, "pairs", 0, MAX_SIZE * 64)
+    _check_size(config, "layers", 1, MAX_LAYERS)
     for name in ("dropout", "token_dropout"):
         _check_number(config, name, 0.0, 1.0)
     _check_number(config, "position_scale", 0.0, 1e6)
     if not isinstance(config.get("sat", True), bool):
         raise InputError(f"sat must be true or false, not {config['sat']!r}")
+    if config.get("layers", 1) > 1 and (config.get("sat") is False or config.get("attend") == "anchors"):
+        raise InputError("further layers need SAT, and attention over tokens: not sat false or attend anchors")
 
     scale = config.get("scale")  # both are 0 where the lexicon alone predicts
     if scale is not None and not (

@@ -23,6 +23,7 @@ class AdeConfig(PretrainedConfig):
         num_attention_heads: int | None = None,
         attend: str = "gated",
         sat: bool = True,
+        layers: int = 1,
         positions: str = "grouped",
         position_scale: float = 1.0,
         pooling: str = "attention",
@@ -32,6 +33,7 @@ class AdeConfig(PretrainedConfig):
         packing: dict[str, int] | None = None,
         packed: dict[str, int] | None = None,
         lexicon: dict[str, Any] | None = None,
+        output_size: int | None = None,
         class_weights: list[float] | None = None,
         scale: list[float] | None = None,
         label_type: str = "str",
@@ -47,6 +49,7 @@ class AdeConfig(PretrainedConfig):
         self.num_attention_heads = heads
         self.attend = attend
         self.sat = sat
+        self.layers = layers  # attention layers: SAT, and further ones with feed-forward blocks after it
         self.positions = positions  # grouped: one per word (GPE); each: one per anchor; none
         self.position_scale = position_scale
         self.pooling = pooling
@@ -56,6 +59,7 @@ class AdeConfig(PretrainedConfig):
         self.packing = packing  # bits the model will be stored in; training rounds its weights to them
         self.packed = packed  # sizes of the packed codebook; None before packing
         self.lexicon = lexicon  # sizes of the stored lexicon; None without one
+        self.output_size = hidden_size if output_size is None else output_size  # of an encoder: width of its vectors
         self.class_weights = class_weights  # loss weight of each class; None for equal weights
         self.scale = scale  # of a regression: mean and standard deviation of its targets, to undo standardisation
         self.label_type = label_type  # in which labels were given: str, int, float, bool; `id2label` holds names

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 
+from ade.config_values import FEED_FORWARD
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
 from ade.embedding import (
@@ -66,6 +67,22 @@ class SegmentAwareTransformer(nn.Module):
         return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
 
 
+class Layer(nn.Module):
+    """A further layer after SAT: attention and a feed-forward block, each after a LayerNorm and with a residual."""
+
+    def __init__(self, dim: int, heads: int, bits: int = 0, packed: bool = False) -> None:
+        super().__init__()
+        self.attention_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.sat = SegmentAwareTransformer(dim, heads, bits, packed)
+        self.inner = linear(dim, FEED_FORWARD * dim, bits, packed)
+        self.outer = linear(FEED_FORWARD * dim, dim, bits, packed)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return the layer's output (B, T, d) for elements (B, T, d)."""
+        x = x + self.sat(self.attention_norm(x), mask)
+        return x + self.outer(F.relu(self.inner(self.norm(x))))
+
+
 class AdeModel(AdePreTrainedModel):
     """Codebook, positions and SAT: token ids -> contextual vectors of the elements SAT attends over."""
 
@@ -82,6 +99,7 @@ class AdeModel(AdePreTrainedModel):
         bits = packing.layer_bits if packing else 0
         shape = (config.hidden_size, config.num_attention_heads, bits, bool(config.packed))
         self.sat = SegmentAwareTransformer(*shape) if config.sat else None
+        self.layers = nn.ModuleList(Layer(*shape) for _ in range(config.layers - 1))
         self.dropout = nn.Dropout(config.dropout)
         self.post_init()
 
@@ -110,6 +128,12 @@ class AdeModel(AdePreTrainedModel):
         return self._states(ids, self._drop_tokens(mask))
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        states, mask = self._first_layer(ids, mask)
+        for layer in self.layers:
+            states = layer(states, mask)
+        return states, mask
+
+    def _first_layer(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if self.sat is not None and self.config.attend == "gated":
             return self._attend_gated(ids, mask), mask
         x, mask = self.elements(ids, mask)
@@ -280,9 +304,14 @@ class AdeForSequenceClassification(AdePreTrainedModel):
 
     def pooling_weights(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return the weight of each element in the pooled vector, (B, T): a softmax of scores, or equal weights."""
-        if self.config.pooling == "mean":
-            return (mask / mask.sum(1, keepdim=True)).to(states.dtype)
-        return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)
+        return pooling_weights(self.pooler if self.config.pooling == "attention" else None, states, mask)
+
+
+def pooling_weights(pooler: nn.Module | None, states: Tensor, mask: Tensor) -> Tensor:
+    """Return a softmax of the scores that a layer gives the elements (B, T, d), or equal weights: (B, T)."""
+    if pooler is None:
+        return (mask / mask.sum(1, keepdim=True)).to(states.dtype)
+    return pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)
 
 
 class AdeForTokenClassification(AdePreTrainedModel):

@@ -53,6 +53,7 @@ class AdePreTrainedModel(PreTrainedModel):
             label2id={name: i for i, name in enumerate(labels)},
             attend=architecture.attend,
             sat=architecture.sat,
+            layers=architecture.layers,
             positions=architecture.positions,
             pooling=architecture.pooling,
             num_attention_heads=architecture.heads or None,

@@ -89,6 +89,10 @@ class Architecture:
         default=True,
         metadata={"help": "use the attention layer (SAT), or pool the composed tokens as they are"},
     )
+    layers: int = field(
+        default=1,
+        metadata={"help": "attention layers; from the second on with feed-forward blocks: more accurate, slower"},
+    )
     positions: Literal["grouped", "each", "none"] = field(
         default="grouped", metadata={"help": "grouped: one position per word (GPE); each: one per anchor; none"}
     )
@@ -107,6 +111,7 @@ class Architecture:
     def __post_init__(self) -> None:
         _need(self.heads >= 0, "heads", "0 or more", self.heads)
         _need(self.max_tokens >= 1, "max_tokens", "at least 1", self.max_tokens)
+        _need(self.layers >= 1, "layers", "at least 1", self.layers)
         _need(self.layer_bits in (4, 8, 16), "layer_bits", "4, 8 or 16", self.layer_bits)
 
 
@@ -180,6 +185,35 @@ class TeachingSettings:
     def __post_init__(self) -> None:
         _need(self.variants >= -1, "variants", "0 or more, or -1", self.variants)
         _need(0 <= self.trust <= 1, "trust", "between 0 and 1", self.trust)
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Settings of `distill_encoder`: a small encoder of sentences, taught by a large one."""
+
+    size: str = field(default="8MB", metadata={"help": "size of the folder, tokenizer included"})
+    layers: int = field(default=1, metadata={"help": "attention layers: 1 is fastest, 2 is more accurate"})
+    dim: int = field(default=0, metadata={"help": "numbers of a vector; 0 for as many as the teacher's have"})
+    epochs: float = field(default=EPOCHS, metadata={"help": "passes over the texts"})
+    steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
+    batch_size: int = field(default=256, metadata={"help": "texts per optimizer step"})
+    learning_rate: float = field(
+        default=3e-3, metadata={"help": "peak learning rate of one layer; with more, a third of it is used"}
+    )
+    max_tokens: int = field(default=128, metadata={"help": "tokens a text is truncated to"})
+    seed: int = field(default=0, metadata={"help": "random seed"})
+    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
+
+    def __post_init__(self) -> None:
+        parse_size(self.size)  # raises for what is no size
+        for name in ("layers", "max_tokens"):
+            _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        for name in ("dim", "steps"):
+            _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        _need(self.batch_size >= 2, "batch_size", "at least 2: texts of a batch are compared", self.batch_size)
+        for name in ("epochs", "learning_rate"):
+            _need(getattr(self, name) > 0, name, "above 0", getattr(self, name))
+        _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
 
 
 @dataclass(frozen=True)

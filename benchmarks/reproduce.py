@@ -38,6 +38,7 @@ from benchmarks.peers import run_peer
 from benchmarks.quick import quick
 from benchmarks.records import Run
 from benchmarks.scale import run_engines, run_processes, run_scale
+from benchmarks.sentence import run_encoder, run_encoder_rates, run_static
 from benchmarks.service import run_service
 from benchmarks.speed import run_distillation, run_latency, run_lookup, run_parameters, run_training
 from benchmarks.tables import SHALLOW, TABLES, runs_of
@@ -59,6 +60,9 @@ KINDS = {
     "compress": run_compress,
     "frontier": run_frontier,
     "size": run_size,
+    "sentence_encoder": run_encoder,
+    "static_encoder": run_static,
+    "encoder_rates": run_encoder_rates,
     "latency": run_latency,
     "distillation": run_distillation,
     "training": run_training,
@@ -90,6 +94,9 @@ GUESS = {  # seconds, before there is a record
     "compression": {"cpu": 60.0},
     "compress": {"cuda": 120.0, "cpu": 1200.0},
     "frontier": {"cuda": 60.0, "cpu": 180.0},
+    "sentence_encoder": {"cuda": 200.0, "cpu": 4000.0},
+    "static_encoder": {"cpu": 120.0},
+    "encoder_rates": {"cpu": 120.0},
     "size": {"cpu": 90.0},
     "throughput": {"cpu": 120.0},
     "service": {"cpu": 120.0},
@@ -131,7 +138,8 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in SHALLOW
-    return run.kind in ("ade", "joint", "context", "explain", "windows", "compress", "frontier", *TIMES)
+    kinds = ("ade", "joint", "context", "explain", "windows", "compress", "frontier", "sentence_encoder", *TIMES)
+    return run.kind in kinds
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:

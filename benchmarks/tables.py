@@ -7,6 +7,7 @@ from typing import Any
 from ade.settings import EPOCHS, PRESETS, STRONG, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
 from benchmarks.records import Run
 from benchmarks.tables_compress import compress, frontier
+from benchmarks.tables_sentence import sentence
 
 Grid = dict[str, dict[str, list[Run]]]  # row, column, the runs whose mean stands there
 REVISION = 1  # raise when a change to the model or the solvers changes results: every run that uses them is made anew
@@ -68,8 +69,9 @@ def ade_run(
     shape = {"attend": "tokens", **shape}
     distillation = distillation_of(anchors, size)
     architecture = asdict(Architecture(**shape))
-    if architecture["layer_bits"] == Architecture.layer_bits:
-        architecture.pop("layer_bits")
+    for name in ("layer_bits", "layers"):  # settings that are younger than the oldest records
+        if architecture[name] == getattr(Architecture, name):
+            del architecture[name]
     settings = {
         "revision": REVISION, "data": data, "rows": rows, "teacher": teacher, "preset": preset,
         "distillation": distillation, "training": training, "architecture": architecture,
@@ -384,8 +386,8 @@ TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
         demo, classification, accuracy, few, ablation, context, explain, windows, sat, anchors, attend, gpe,
-        compression, size, packed, compress, frontier, parameters, latency, costs, lexicon, throughput, service, growth,
-        lookup, install, scale,
+        compression, size, packed, compress, frontier, sentence, parameters, latency, costs, lexicon, throughput,
+        service, growth, lookup, install, scale,
     )
 }  # fmt: skip
 

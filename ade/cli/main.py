@@ -14,6 +14,7 @@ import typer
 from ade import __version__
 from ade.cli.benchmark import benchmark
 from ade.cli.compression import compress
+from ade.cli.encoding import distill_encoder, encode, search
 from ade.cli.evaluation import evaluate
 from ade.cli.grouping import GroupedCommand, GroupedVerbs
 from ade.cli.inspection import inspect_verb, params
@@ -54,6 +55,8 @@ for _name, _verb in {
     "train": train, "predict": predict, "evaluate": evaluate, "inspect": inspect_verb, "serve": serve, "export": export,
 }.items():  # fmt: skip
     app.command(_name, cls=GroupedCommand)(with_verbosity(_verb))
+for _verb in (distill_encoder, encode, search):
+    app.command(cls=GroupedCommand, rich_help_panel="Vectors of texts")(with_verbosity(_verb))
 for _verb in (distill, compress, benchmark, run, params):
     app.command(cls=GroupedCommand, rich_help_panel="More commands")(with_verbosity(_verb))
 

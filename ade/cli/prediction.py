@@ -92,23 +92,23 @@ def predict(
         _predict_on_ray(model, file, output, format, overwrite, address, {**options, "threshold": threshold})
         return
     kind = output_format(output, output_as)
-    _check_output(output, overwrite)
+    check_output(output, overwrite)
 
-    with _opened(file, format, text_column) as (rows, stream):
+    with opened(file, format, text_column) as (rows, stream):
         if explain:
-            _stopping_early(lambda: _explain_rows(model, device, rows, as_json))
+            stopping_early(lambda: _explain_rows(model, device, rows, as_json))
             return
         problem, names, answer = _load(model, device, wanted)
         size = max(1, min(CHUNK, MAX_SCORES // max(1, len(names))))
         batches = _answers(rows, chunks(rows, size, stream), answer)
         if as_json:
             found = (result for _, results in batches for result in results)
-            _stopping_early(lambda: write_json(sys.stdout, found, names))
+            stopping_early(lambda: write_json(sys.stdout, found, names))
             return
 
         with _target(output, in_place=stream is not None) as target:
             writer = Writer(target, kind, rows, names, problem, wanted)
-            _stopping_early(lambda: _write(writer, batches))
+            stopping_early(lambda: _write(writer, batches))
 
 
 def _refuse_on_ray(given: Mapping[str, object]) -> None:
@@ -151,7 +151,7 @@ def _answers(
 
 
 @contextmanager
-def _opened(file: str, format: Format | None, text_column: str | None) -> "Iterator[tuple[TextRows, object]]":
+def opened(file: str, format: Format | None, text_column: str | None) -> "Iterator[tuple[TextRows, object]]":
     """Context manager: the rows of a file, or of standard input or a named pipe and its stream."""
     path = Path(file)
     if file == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
@@ -169,7 +169,8 @@ def _opened(file: str, format: Format | None, text_column: str | None) -> "Itera
         yield rows, None
 
 
-def _check_output(output: Path | None, overwrite: bool) -> None:
+def check_output(output: Path | None, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, or that is there already."""
     if output is None:
         return
     if output.is_dir() or not output.parent.is_dir():
@@ -191,7 +192,7 @@ def _target(output: Path | None, in_place: bool) -> Iterator[IO[str]]:
             yield file
 
 
-def _stopping_early(write: Callable[[], None]) -> None:
+def stopping_early(write: Callable[[], None]) -> None:
     """Write to standard output; that its reader, as `head`, stops before the end is no error."""
     try:
         write()

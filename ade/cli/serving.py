@@ -19,21 +19,25 @@ def export(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Export a model to ONNX in float32 and int8, or an encoder of 'ade compress' with its packed table.
+    """Export a classifier or an encoder to ONNX in float32 and int8, or a model of 'ade compress' as it is packed.
 
     The folder gets the tokenizer and the labels, too. The outputs of each file are compared with PyTorch's on random
     batches.
     """
     from ade.classifier import Classifier
-    from ade.files import new_folder
+    from ade.data.problems import ENCODER
+    from ade.files import kind_of, new_folder
     from ade.integrations.onnx_compressed import is_compressed, write_encoder
     from ade.integrations.onnx_export import FP32, INT8, write_export
+    from ade.sentence_encoder import SentenceEncoder
 
     packed = is_compressed(model)
     with new_folder(out, {FP32 if packed else INT8}, overwrite) as draft:
-        files = (
-            write_encoder(model, draft, seed) if packed else write_export(Classifier.load(model, "cpu"), draft, seed)
-        )
+        if packed:
+            files = write_encoder(model, draft, seed)
+        else:
+            kind = SentenceEncoder if kind_of(model) == ENCODER else Classifier
+            files = write_export(kind.load(model, "cpu"), draft, seed)
     result = {"folder": str(out), "files": [each.as_dict() for each in files]}
     show(result, as_json, lambda to: display.print_export(to, files))
 

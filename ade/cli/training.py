@@ -130,6 +130,14 @@ def train(
         str | None,
         typer.Option(help="Size of the model folder, tokenizer included, as 2MB or 800kB.", show_default=False),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Encoder to start from, made by 'ade distill-encoder': a folder, a hub name.",
+            show_default=False,
+        ),
+    ] = None,
     preset: Annotated[Literal["strong", "paper"], typer.Option(help="Default values of the settings.")] = "strong",
     distill_from: Annotated[
         str | None,
@@ -180,6 +188,7 @@ def train(
         teacher=teacher,
         codebook=codebook,
         size=size,
+        start=start,
         out=out,
         preset=preset,
         distill_from=label_teacher,

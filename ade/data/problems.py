@@ -6,9 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ade.errors import InputError
+
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 PROBLEMS = {"single-label": SINGLE, "multi-label": MULTI, "regression": REGRESSION}  # as people name them
-TAGGER = "AdeForTokenClassification"  # class name of token classification models
+# Class names of the models, as their configs state them.
+CLASSIFIER, TAGGER, ENCODER = "AdeForSequenceClassification", "AdeForTokenClassification", "AdeForSentenceEmbedding"
+KINDS = {
+    CLASSIFIER: "a classifier of texts",
+    TAGGER: "a tagger, which labels words",
+    ENCODER: "an encoder, which turns texts into vectors",
+}
 MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
 MULTI_LABEL_LOGIT = math.log(MULTI_LABEL_THRESHOLD / (1 - MULTI_LABEL_THRESHOLD))  # the same threshold on scores
 Label = str | int | float | bool  # as it was given
@@ -30,6 +38,12 @@ class Tagged(NamedTuple):
 
     words: list[str]
     tags: list[str]
+
+
+def check_kind(folder: object, found: str, wanted: str) -> None:
+    """Raise `InputError` for a model folder of another kind; what is no kind of model is left to others."""
+    if found in KINDS and found != wanted:
+        raise InputError(f"{folder}: {KINDS[found]}; {KINDS[wanted].partition(',')[0]} is needed here")
 
 
 def scale_of(problem: str | None, scale: Sequence[float] | None) -> tuple[float, float]:

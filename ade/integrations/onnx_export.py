@@ -23,12 +23,12 @@ from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION
 from ade.data.tokenize import special_tokens_around
 from ade.errors import InputError
 from ade.files import new_folder
-from ade.integrations.onnx_graph import build_graph
-from ade.lexicon import PREFIX as LEXICON
+from ade.integrations.onnx_graph import build_encoder_graph, build_graph
 from ade.model import AdeForSequenceClassification
-from ade.packing.bits import layer_weight
 from ade.packing.format import Packing
-from ade.packing.pairs import EMBEDDING_PREFIX, stored_pairs
+from ade.packing.unpack import unpacked
+from ade.sentence_encoder import SentenceEncoder
+from ade.sentence_model import AdeForSentenceEmbedding
 
 FP32, INT8 = "model.onnx", "model.int8.onnx"
 ROUNDING = 1e-4  # how far a score may be off, relative to the largest score or 1: sums in another order
@@ -37,8 +37,8 @@ CLEAR_MARGIN = 0.01  # a decision is clear where it is won by this much, relativ
 AGREEMENT = 0.95  # of the clear decisions, those that 8 bits must leave as they are
 BATCH_SHAPES = ((1, 1), (64, 1), (3, 2), (16, 7), *[(64, 24)] * 4, (8, 61))  # texts x tokens of the batches compared
 ATTENTION_SCORES = 1 << 27  # of a batch compared, at most: what it needs stays below a gigabyte
-TOKENS_AT_A_TIME = 8192  # unpacked
 Batch = tuple[np.ndarray, np.ndarray]  # token ids and mask, (B, L) int64 each
+Model = AdeForSequenceClassification | AdeForSentenceEmbedding
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ExportedFile:
 
 
 def export(
-    classifier: Classifier, folder: str | Path, overwrite: bool = False, seed: int = 0
+    model: Classifier | SentenceEncoder, folder: str | Path, overwrite: bool = False, seed: int = 0
 ) -> tuple[ExportedFile, ...]:
     """Write a model as ONNX, in float32 and in 8 bits, with its tokenizer and labels.
 
@@ -65,44 +65,52 @@ def export(
     and an `InputError` is raised.
     """
     with new_folder(Path(folder), {INT8}, overwrite) as draft:
-        return write_export(classifier, draft, seed)
+        return write_export(model, draft, seed)
 
 
-def write_export(classifier: Classifier, folder: Path, seed: int = 0) -> tuple[ExportedFile, ...]:
+def write_export(exported: Classifier | SentenceEncoder, folder: Path, seed: int = 0) -> tuple[ExportedFile, ...]:
     """Write the files of an export into a folder that exists."""
     check_installed()
-    problem = classifier.problem
-    model = copy.deepcopy(classifier.model.packed()).to("cpu", torch.float32).eval()
+    problem = exported.problem if isinstance(exported, Classifier) else REGRESSION
+    model: Model = copy.deepcopy(exported.model.packed()).to("cpu", torch.float32).eval()
     quantised = _quantised(model)
     files = {
-        FP32: build_graph(*_unpacked(model), problem),
-        INT8: build_graph(quantised.config.to_dict(), quantised.arrays(), problem),
+        FP32: _graph(model, *unpacked(model.config.to_dict(), model.arrays()), problem),
+        INT8: _graph(model, quantised.config.to_dict(), quantised.arrays(), problem),
     }
 
     batches = list(_random_batches(model, seed))
-    expected = _pytorch_logits(model, batches)
+    expected = _pytorch_scores(model, batches)
     compared = (
         _compare(FP32, files[FP32], batches, expected, expected, problem),
-        _compare(INT8, files[INT8], batches, expected, _pytorch_logits(quantised, batches), problem),
+        _compare(INT8, files[INT8], batches, expected, _pytorch_scores(quantised, batches), problem),
     )
 
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    classifier.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)  # it truncates to classifier.longest
-    described = json.dumps(_description(classifier, compared), indent=2, ensure_ascii=False)
+    exported.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)  # it truncates to exported.longest
+    described = json.dumps(_description(exported, compared), indent=2, ensure_ascii=False)
     (folder / "config.json").write_text(described + "\n", "utf8")
     return compared
 
 
-def _description(classifier: Classifier, compared: tuple[ExportedFile, ...]) -> dict[str, Any]:
+def _graph(model: Model, config: dict[str, Any], state: dict[str, np.ndarray], problem: str) -> bytes:
+    if isinstance(model, AdeForSequenceClassification):
+        return build_graph(config, state, problem)
+    return build_encoder_graph(config, state)
+
+
+def _description(exported: Classifier | SentenceEncoder, compared: tuple[ExportedFile, ...]) -> dict[str, Any]:
     """What a runtime needs to know beside the graph: the contents of `config.json`."""
-    before, after = special_tokens_around(classifier.tokenizer)
+    before, after = special_tokens_around(exported.tokenizer)
+    about: dict[str, Any] = {"dim": exported.dim} if isinstance(exported, SentenceEncoder) else {
+        "problem": exported.problem, "labels": list(exported.names),
+    }  # fmt: skip
     return {
         "ade": __version__,
-        "problem": classifier.problem,
-        "labels": list(classifier.names),
-        "max_tokens": classifier.max_tokens,  # of a window: longer texts are split in the graph
-        "max_length": classifier.longest,  # tokens to cut a text to
+        **about,
+        "max_tokens": exported.max_tokens,  # of a window: longer texts are split in a classifier's graph
+        "max_length": exported.longest,  # tokens to cut a text to
         "before": before,  # special tokens around every text, within max_length
         "after": after,
         "files": [each.as_dict() for each in compared],
@@ -112,36 +120,14 @@ def _description(classifier: Classifier, compared: tuple[ExportedFile, ...]) -> 
 # -- what is stored ------------------------------------------------------------------------------------------------
 
 
-def _quantised(model: AdeForSequenceClassification) -> AdeForSequenceClassification:
+def _quantised(model: Model) -> Model:
     """The model in 8 bits a number; itself, where it is packed already."""
     if model.config.packed:
         return model
     config = AdeConfig.from_dict({**model.config.to_dict(), "packing": Packing(weight_bits=8).as_dict()})
-    quantised = AdeForSequenceClassification(config)
+    quantised = type(model)(config)
     quantised.load_state_dict(model.state_dict())
     return quantised.packed()
-
-
-def _unpacked(model: AdeForSequenceClassification) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Config and arrays of the model with codebook and layers in float32, unpacked where it is packed."""
-    config, state = model.config.to_dict(), model.arrays()
-    if not config.get("packed"):
-        return config, state
-
-    pairs = stored_pairs(config, state)
-    tokens = np.arange(pairs.vocabulary)
-    looked_up = [pairs.of(tokens[i : i + TOKENS_AT_A_TIME]) for i in range(0, len(tokens), TOKENS_AT_A_TIME)]
-    wide = {name: array for name, array in state.items() if not name.startswith(EMBEDDING_PREFIX)}
-    wide[f"{EMBEDDING_PREFIX}anchors"] = pairs.anchors()
-    wide[f"{EMBEDDING_PREFIX}indices"] = np.concatenate([index[real] for index, _, real in looked_up])
-    wide[f"{EMBEDDING_PREFIX}weights"] = np.concatenate([weight[real] for _, weight, real in looked_up])
-    wide[f"{EMBEDDING_PREFIX}counts"] = pairs.counts(tokens)
-
-    scaled = [name for name in wide if name.endswith(".scales") and not name.startswith(LEXICON)]
-    for layer in [name.removesuffix(".scales") for name in scaled]:
-        weight, scales = wide[f"{layer}.weight"], wide.pop(f"{layer}.scales")
-        wide[f"{layer}.weight"] = layer_weight(weight, scales, int(config["hidden_size"]))
-    return {**config, "packed": None}, wide
 
 
 # -- comparison with PyTorch ---------------------------------------------------------------------------------------
@@ -156,11 +142,12 @@ def check_installed() -> None:
         raise InputError(f"an export needs ONNX: pip install 'ade-embeddings[onnx]' ({error})") from None
 
 
-def _random_batches(model: AdeForSequenceClassification, seed: int) -> Iterator[Batch]:
+def _random_batches(model: Model, seed: int) -> Iterator[Batch]:
     """Random texts in batches of several shapes, masks ragged; every other text is made of lexicon entries."""
     config, generator = model.config, np.random.default_rng(seed)
-    keys = np.empty(0, np.int64) if model.lexicon is None else model.lexicon.unpacked().keys
-    for batch, length in _batch_shapes(config):
+    lexicon = getattr(model, "lexicon", None)  # an encoder has none
+    keys = np.empty(0, np.int64) if lexicon is None else lexicon.unpacked().keys
+    for batch, length in _batch_shapes(config, windows=isinstance(model, AdeForSequenceClassification)):
         mask = np.arange(length) < generator.integers(1, length + 1, (batch, 1))
         mask[0] = True
         mask[2::3] &= generator.random(mask[2::3].shape) < 0.8  # some have holes
@@ -173,7 +160,7 @@ def _random_batches(model: AdeForSequenceClassification, seed: int) -> Iterator[
         yield ids, mask.astype(np.int64)
 
 
-def _batch_shapes(config: AdeConfig) -> Iterator[tuple[int, int]]:
+def _batch_shapes(config: AdeConfig, windows: bool) -> Iterator[tuple[int, int]]:
     """Texts and tokens of each batch: as long as a window, of three windows, and short ones, where memory allows it."""
     per_token = int(config.max_pairs) if config.attend == "anchors" else 1  # elements attended over, at most
     products = ATTENTION_SCORES // (config.num_attention_heads * per_token**2)  # of a query and a key token, at most
@@ -185,7 +172,7 @@ def _batch_shapes(config: AdeConfig) -> Iterator[tuple[int, int]]:
         yield min(batch, max(1, products // length**2)), length
 
     texts = min(4, products // (3 * window**2))
-    if texts:
+    if texts and windows:
         yield texts, 2 * window + max(1, window // 3)
 
 
@@ -197,11 +184,9 @@ def _entries_as_tokens(keys: np.ndarray, vocabulary: int) -> np.ndarray:
 
 
 @torch.inference_mode()
-def _pytorch_logits(model: AdeForSequenceClassification, batches: list[Batch]) -> np.ndarray:
-    """PyTorch's scores of all texts: (n, C)."""
-    return np.concatenate(
-        [model(torch.from_numpy(ids), torch.from_numpy(mask)).logits.numpy() for ids, mask in batches]
-    )
+def _pytorch_scores(model: Model, batches: list[Batch]) -> np.ndarray:
+    """PyTorch's scores of all texts, (n, C), or their vectors (n, D)."""
+    return np.concatenate([model(torch.from_numpy(ids), torch.from_numpy(mask))[0].numpy() for ids, mask in batches])
 
 
 def session_of(data: bytes) -> Any:
@@ -213,12 +198,10 @@ def session_of(data: bytes) -> Any:
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
-def _onnx_logits(data: bytes, batches: list[Batch]) -> np.ndarray:
-    """ONNX Runtime's scores of all texts: (n, C)."""
+def _onnx_scores(data: bytes, batches: list[Batch]) -> np.ndarray:
+    """ONNX Runtime's scores of all texts, (n, C), or their vectors (n, D): the first output of the graph."""
     session = session_of(data)
-    return np.concatenate(
-        [session.run(["logits"], {"input_ids": ids, "attention_mask": mask})[0] for ids, mask in batches]
-    )
+    return np.concatenate([session.run(None, {"input_ids": ids, "attention_mask": mask})[0] for ids, mask in batches])
 
 
 def _compare(
@@ -229,7 +212,7 @@ def _compare(
     By more than rounding from `same_values`, the scores of the PyTorch model with the values stored in the file, or by
     more than quantisation may from `expected`, those of the model as it was trained.
     """
-    scores = _onnx_logits(data, batches)
+    scores = _onnx_scores(data, batches)
     error, allowed = np.abs(scores - same_values).max(), ROUNDING * max(1.0, np.abs(same_values).max())
     if not error <= allowed:  # nor where it is NaN
         raise InputError(f"{name}: {error:.2g} off PyTorch, at most {allowed:.2g} would do; nothing was written")

@@ -19,6 +19,7 @@ from ade.integrations.onnx_lexicon import lexicon_logits
 from ade.integrations.onnx_nodes import Graph, PackedPairs, Pairs, PlainPairs, scale_rows, unpack_nibbles
 from ade.lexicon import PREFIX, LexiconShape
 from ade.packing.pairs import EMBEDDING_PREFIX
+from ade.packing.unpack import inputs_of
 from ade.positions import frequencies
 from ade.runtime.tables import EPSILON
 
@@ -47,6 +48,15 @@ def build_graph(config: Config, state: State, problem: str) -> bytes:
         activation = g.Sigmoid if problem == MULTI else partial(g.Softmax, axis=-1)
         outputs[activation(logits, name="probabilities")] = outputs[logits]
     return g.model(outputs)
+
+
+def build_encoder_graph(config: Config, state: State) -> bytes:
+    """A stored encoder, packed or not, as an ONNX file: `embeddings`, unit vectors of texts."""
+    g = Graph()
+    ids, mask = real_tokens(g)  # (B, L)
+    vectors = window_scores(g, config, state, ids, mask)  # (B, D)
+    embeddings = g.LpNormalization(vectors, axis=-1, p=2, name="embeddings")
+    return g.model({embeddings: ["batch", len(state["output.bias"])]})
 
 
 def arrays_below(state: State, prefix: str) -> dict[str, np.ndarray]:
@@ -114,12 +124,15 @@ def window_mean(g: Graph, config: Config, state: State, ids: str, mask: str) -> 
 def window_scores(g: Graph, config: Config, state: State, ids: str, mask: str) -> str:
     """Class scores of windows (W, S): contextual vectors, pooling, the classifier's layer: (W, C)."""
     layers, arrays = Layers(g, config, state), arrays_below(state, EMBEDDING_PREFIX)
+    head = "classifier" if "classifier.bias" in state else "output"  # of an encoder
     pairs: Pairs = PackedPairs(g, config["packed"], arrays) if config.get("packed") else PlainPairs(g, arrays)
     read = anchor_states if config["attend"] == "anchors" else token_states
 
     states, mask = read(g, config, layers, pairs, ids, mask)  # (W, T, d), (W, T)
+    for number in range(int(config.get("layers", 1)) - 1):
+        states = layers.further(f"ade.layers.{number}", states, mask)
     weights = pooling_weights(g, config, layers, states, mask)  # (W, 1, T)
-    return layers.linear("classifier", g.Squeeze(g.MatMul(weights, states), [1]))
+    return layers.linear(head, g.Squeeze(g.MatMul(weights, states), [1]))
 
 
 def anchor_states(g: Graph, config: Config, layers: "Layers", pairs: Pairs, ids: str, mask: str) -> tuple[str, str]:
@@ -212,19 +225,19 @@ class Layers:
         if scales is None:
             stored = self.g.constant(weight.astype(np.float32))
         else:
-            stored = self._unpack_weight(weight, scales[outputs])
+            stored = self._unpack_weight(weight, scales[outputs], inputs_of(layer, self.dim))
         return self.g.Gemm(x, stored, bias.astype(np.float32), alpha=scale, beta=scale, transB=1)
 
-    def _unpack_weight(self, weight: np.ndarray, scales: np.ndarray) -> str:
+    def _unpack_weight(self, weight: np.ndarray, scales: np.ndarray, inputs: int) -> str:
         """A packed layer's weight in float32: `format.layer_weight`."""
         if len(scales) == 0:
             return self.g.cast(weight.view(np.float16), "FLOAT")
-        numbers = self.g.cast(weight, "FLOAT") if weight.dtype == np.int8 else unpack_nibbles(self.g, weight, self.dim)
+        numbers = self.g.cast(weight, "FLOAT") if weight.dtype == np.int8 else unpack_nibbles(self.g, weight, inputs)
         return scale_rows(self.g, numbers, scales)
 
-    def norm(self, x: str) -> str:
+    def norm(self, x: str, layer: str = "ade.norm") -> str:
         """LayerNorm."""
-        gain, shift = (self.state[f"ade.norm.{name}"].astype(np.float32) for name in ("weight", "bias"))
+        gain, shift = (self.state[f"{layer}.{name}"].astype(np.float32) for name in ("weight", "bias"))
         return self.g.LayerNormalization(x, gain, shift, axis=-1, epsilon=EPSILON)
 
     def positions(self, count: str) -> str | None:
@@ -241,7 +254,15 @@ class Layers:
         encoded = g.Slice(g.Reshape(both, [0, -1]), [0], [self.dim], [1])
         return g.Mul(encoded, self.position_scale)
 
-    def sat(self, x: str, mask: str) -> str:
+    def further(self, layer: str, x: str, mask: str) -> str:
+        """A layer after SAT, on elements (W, T, d): `ade.model.Layer`."""
+        g = self.g
+        x = g.Add(x, self.sat(self.norm(x, f"{layer}.attention_norm"), mask, f"{layer}.sat"))
+        rows = g.Reshape(self.norm(x, f"{layer}.norm"), [-1, self.dim])
+        wide = g.Relu(self.linear(f"{layer}.inner", rows))
+        return g.Add(x, g.Reshape(self.linear(f"{layer}.outer", wide), g.Shape(x)))
+
+    def sat(self, x: str, mask: str, layer: str = "ade.sat") -> str:
         """The attention output of each element of (W, T, d) over the unmasked ones: `SegmentAwareTransformer`."""
         g, dim, width = self.g, self.dim, self.dim // self.heads
         flat, split = g.Reshape(x, [-1, dim]), g.Concat(g.Shape(mask), [self.heads, width], axis=0)
@@ -249,7 +270,7 @@ class Layers:
         def heads(part: int, order: list[int], scale: float = 1.0) -> str:
             """Queries (part 0), keys (1) or values (2) of every head, their axes in this order."""
             outputs = slice(part * dim, (part + 1) * dim)
-            return g.Transpose(g.Reshape(self.linear("ade.sat.projection", flat, outputs, scale), split), perm=order)
+            return g.Transpose(g.Reshape(self.linear(f"{layer}.projection", flat, outputs, scale), split), perm=order)
 
         query = heads(0, [0, 2, 1, 3], scale=width**-0.5)  # (W, H, T, d / H)
         key = heads(1, [0, 2, 3, 1])  # (W, H, d / H, T)
@@ -257,5 +278,5 @@ class Layers:
 
         scores = g.Add(g.MatMul(query, key), g.Unsqueeze(masking(g, mask), [1, 2]))  # (W, H, T, T)
         context = g.Transpose(g.MatMul(g.Softmax(scores, axis=-1), value), perm=[0, 2, 1, 3])
-        output = self.linear("ade.sat.output", g.Reshape(context, [-1, dim]))
+        output = self.linear(f"{layer}.output", g.Reshape(context, [-1, dim]))
         return g.Reshape(output, g.Shape(x))

@@ -30,8 +30,9 @@ from ade.classifier import Classifier
 from ade.codebook import MARKER as CODEBOOK
 from ade.codebook import Codebook
 from ade.data.dataset import Dataset
-from ade.data.problems import MULTI, MULTI_LABEL_THRESHOLD
+from ade.data.problems import ENCODER, MULTI, MULTI_LABEL_THRESHOLD
 from ade.distillation import distill
+from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.files import kind_of
 from ade.integrations.vectors import mean_vectors, pooled_vectors
@@ -180,7 +181,8 @@ class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     """Transformer from texts to vectors (n, d).
 
     source:         a codebook (a `Codebook`, the folder of one, or a teacher to distil) for the mean of a text's token
-                    vectors, or a trained model (a `Classifier` or the folder of one) for its pooled vectors.
+                    vectors, a trained classifier (a `Classifier` or the folder of one) for its pooled vectors, or an
+                    encoder (an `Encoder` or the folder of one) for its unit vectors.
     distillation:   settings for the distillation of a teacher.
     max_tokens:     tokens a text is truncated to; a trained model truncates to its own `max_tokens`.
     device:         'auto', 'cpu' or 'cuda', for a trained model.
@@ -188,7 +190,7 @@ class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def __init__(
         self,
-        source: Codebook | Classifier | str | Path = DEFAULT_TEACHER,
+        source: Codebook | Classifier | Encoder | str | Path = DEFAULT_TEACHER,
         *,
         distillation: DistillationSettings | None = None,
         max_tokens: int = 512,
@@ -203,21 +205,25 @@ class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """Load or distil the source; nothing is learned from X."""
         if X is not None:
             _texts(X)
-        source: Classifier | Codebook
-        if isinstance(self.source, Classifier):
+        source: Classifier | Codebook | Encoder
+        if isinstance(self.source, (Classifier, Encoder)):
             source = self.source
+        elif isinstance(self.source, (str, Path)) and kind_of(self.source) == ENCODER:
+            source = Encoder.load(self.source, "cpu" if self.device == "auto" else self.device)
         elif isinstance(self.source, (str, Path)) and _is_model(self.source):
             source = Classifier.load(self.source, self.device)
         else:
             source = _codebook(self.source, self.distillation)
         self.source_ = source
-        self._n_features_out = source.dim if isinstance(source, Codebook) else source.model.config.hidden_size
+        self._n_features_out = source.model.config.hidden_size if isinstance(source, Classifier) else source.dim
         return self
 
     def transform(self, X: Sequence[str]) -> np.ndarray:
         """The vectors (n, d) of texts."""
         check_is_fitted(self)
         texts = _texts(X)
+        if isinstance(self.source_, Encoder):
+            return self.source_.encode(texts)
         if isinstance(self.source_, Classifier):
             return pooled_vectors(self.source_, texts)
         return mean_vectors(self.source_, texts, self.max_tokens)

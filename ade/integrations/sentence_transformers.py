@@ -30,11 +30,13 @@ from ade.files import kind_of
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
 from ade.model_card import CARD
 from ade.pretrained import AdePreTrainedModel
+from ade.sentence_model import AdeForSentenceEmbedding
 from ade.settings import Architecture
 
 STATIC = Architecture(sat=False, positions="none")  # composed tokens alone
 KINDS: dict[str, type[AdePreTrainedModel]] = {
-    kind.__name__: kind for kind in (AdeModel, AdeForSequenceClassification, AdeForTokenClassification)
+    kind.__name__: kind
+    for kind in (AdeModel, AdeForSequenceClassification, AdeForTokenClassification, AdeForSentenceEmbedding)
 }
 
 
@@ -53,13 +55,13 @@ class AdeModule(InputModule):
     ) -> None:
         """Wrap a model; `special_tokens` says whether its tokenizer adds special tokens to a text."""
         super().__init__()
-        if pooled and not isinstance(model, AdeForSequenceClassification):
+        if pooled and not isinstance(model, AdeForSequenceClassification | AdeForSentenceEmbedding):
             raise InputError(f"{type(model).__name__} has no pooling of its own: leave out pooled, and add a Pooling")
         self.model, self.pooled, self.special_tokens = model, pooled, special_tokens
         self.tokenizer = truncating(tokenizer, model.config.max_tokens)
         if isinstance(model, (AdeForSequenceClassification, AdeForTokenClassification)):
             model.classifier.requires_grad_(False)
-        if isinstance(model, AdeForSequenceClassification):
+        if isinstance(model, AdeForSequenceClassification | AdeForSentenceEmbedding):
             model.pooler.requires_grad_(pooled and model.config.pooling == "attention")
 
     @classmethod
@@ -106,16 +108,22 @@ class AdeModule(InputModule):
         return self.preprocess(texts, **kwargs)
 
     def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
-        """Add token_embeddings (B, T, d) with their attention_mask, and where `pooled` sentence_embedding (B, d)."""
+        """Add token_embeddings (B, T, d) with their attention_mask, and where `pooled` sentence_embedding (B, d).
+
+        That is the pooled vector of a classifier, and the unit vector of an encoder.
+        """
         states, mask = self.model.base_model.states(features["input_ids"], features["attention_mask"].bool())
         features.update(token_embeddings=states, attention_mask=mask.long())
-        if self.pooled:
+        if self.pooled and isinstance(self.model, AdeForSentenceEmbedding):
+            features["sentence_embedding"] = self.model.vectors(states, mask)
+        elif self.pooled:
             features["sentence_embedding"] = self.model.pool(states, mask)
         return features
 
     def get_embedding_dimension(self) -> int:
-        """The size d of the vectors."""
-        return self.model.config.hidden_size
+        """The size of the vectors."""
+        encoder = self.pooled and isinstance(self.model, AdeForSentenceEmbedding)
+        return self.model.config.output_size if encoder else self.model.config.hidden_size
 
     get_word_embedding_dimension = get_sentence_embedding_dimension = get_embedding_dimension  # before 5.4
 

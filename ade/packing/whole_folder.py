@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ade.codebook import Codebook
+from ade.config_values import FEED_FORWARD
 from ade.data.tokenizer_file import packed_bytes
 from ade.errors import InputError
 from ade.lexicon import keys_of
@@ -28,6 +29,8 @@ CODEBOOK_JSON = 2_000  # bytes of codebook.json
 CONFIG_JSON = 4_000  # bytes of config.json without the names of labels
 MODEL_HEADER = 3_500  # bytes of the safetensors header of a model, beyond those of a codebook's
 LAYER_SHARE = 0.25  # of the folder: layers that would take more have 4 bits in place of 8
+ENCODER_LAYER_SHARE = 0.6  # the same for an encoder, whose vectors need more of the layers
+MOST_TEXTS = 100_000  # texts that tokens are counted in
 LEXICON_SHARE = 0.3  # of the bytes for lexicon and codebook
 LEXICON_ENTRY = 10  # bytes of an entry of a lexicon, about
 MIN_LEXICON = 10_000  # bytes: with fewer there is no lexicon
@@ -146,6 +149,55 @@ def distill_for_model(
     codebook = distill_to_size(small, division.codebook, settings or DistillationSettings(), frequencies, report)
     about = {**codebook.about, "tokenizer_bytes": division.tokenizer, "division": division.as_dict()}
     return replace(codebook, about=about), division
+
+
+def distill_for_encoder(
+    teacher: Teacher,
+    texts: Sequence[str],
+    size: int,
+    outputs: int,
+    layers: int = 1,
+    settings: DistillationSettings | None = None,
+    report: Report = silent,
+) -> tuple[Codebook, Division]:
+    """Distil a teacher into a codebook for an encoder whose folder has at most `size` bytes.
+
+    An encoder reads texts of any kind, so tokens that the texts do not contain are dropped only where the bytes do not
+    suffice for all. Arguments as for `distill_for_model`; `outputs` is the width of the vectors.
+    """
+    known = texts[:MOST_TEXTS]
+    for min_count in (0, *MIN_COUNTS):
+        small, _ = compact(pruned(teacher, known, min_count) if min_count else teacher, known)
+        tokenizer, dim = len(packed_bytes(small.tokenizer)), small.table.shape[1]
+        division = _divide_encoder(size, tokenizer, dim, outputs, layers)
+        if division.codebook >= max(BYTES_PER_TOKEN * len(small.table), least_size(small)):
+            break
+    if division.codebook < (least := least_size(small)):
+        raise InputError(
+            f"{size:,} bytes are too few for this teacher: {division.tokenizer:,} are for the tokenizer, "
+            f"{division.layers:,} for the layers, and the codebook needs {least:,}"
+        )
+    ids = np.concatenate(list(encoded(small.tokenizer, known)))
+    frequencies = torch.from_numpy(np.bincount(ids, minlength=len(small.table)))
+    codebook = distill_to_size(small, division.codebook, settings or DistillationSettings(), frequencies, report)
+    about = {**codebook.about, "tokenizer_bytes": tokenizer, "division": division.as_dict()}
+    return replace(codebook, about=about), division
+
+
+def _divide_encoder(size: int, tokenizer: int, dim: int, outputs: int, layers: int) -> Division:
+    """Divide the bytes of an encoder's folder; those left for the codebook may be too few, or negative."""
+    config = CONFIG_JSON + MODEL_HEADER * layers
+    bits = 8 if encoder_layer_bytes(dim, outputs, layers, 8) <= ENCODER_LAYER_SHARE * size else 4
+    nbytes = encoder_layer_bytes(dim, outputs, layers, bits)
+    return Division(tokenizer, config, nbytes, size - tokenizer - config - nbytes, 0, bits)
+
+
+def encoder_layer_bytes(dim: int, outputs: int, layers: int, bits: int) -> int:
+    """Bytes of the layers of an encoder: those of a classifier, and of each further layer its feed-forward block."""
+    row = -(-dim * bits // 8) + 2 + 4  # a row of weights, its scale and its bias
+    wide = -(-FEED_FORWARD * dim * bits // 8) + 2 + 4
+    further = (4 * dim + FEED_FORWARD * dim) * row + dim * wide + 4 * 4 * dim
+    return layer_bytes(dim, outputs, bits) + (layers - 1) * further
 
 
 def _repeated(ids: Sequence[np.ndarray], vocabulary: int) -> int:

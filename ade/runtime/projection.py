@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from ade.explanation import TokenContributions
+from ade.runtime.attention import attend
 from ade.runtime.tables import EPSILON, Composition, Tables
 from ade.runtime.type_cache import TypeCache, for_each
 
-MAX_SAFE_SCORE = 60.0  # attention scores up to here need no shift before the exponential
-MIN_SAFE_SUM = 1e-25  # nor do rows whose exponentials sum to more than this
-MAX_ATTENTION_SCORES = 1 << 23  # attention scores in memory at a time
 GROUP_ELEMENTS = 1024  # elements computed at a time: what fits a core's cache
 CACHED_TYPES = 16_384  # token types whose rows are kept
 
@@ -152,6 +150,9 @@ class Projection:
 
     def class_scores(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
         """Class scores (n, C) of elements (n, T, columns): attention, pooling, classifier."""
+        if self.tables.depth is not None:
+            share, scores = self._pooled(rows, real)
+            return (share[:, None] @ scores)[:, 0]
         own = rows[..., self.tables.columns.own_scores]  # (n, T, 1 + C): pooling score, class scores
         if not self.tables.options.sat:
             share = self._pooling_weights(own[..., 0], real)  # (n, T)
@@ -201,28 +202,18 @@ class Projection:
                 scores = self._recomposed_scores(rows, output)
             readout = self.tables.value_readout
             scores = scores + (output.sum(2) if readout is None else output.reshape(*real.shape, -1) @ readout)
+        if self.tables.depth is not None:  # so far the scores are vectors
+            scores = self.tables.depth(scores[..., 1:], real, self.tables.options.heads)
         return self._pooling_weights(scores[..., 0], real), scores[..., 1:]
 
     def attention_output(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
         """What attention gives each element, per head, before the output layer: (n, T, H, value)."""
         count, length, _ = rows.shape
         columns, heads = self.tables.columns, self.tables.options.heads
-        query = rows[..., columns.query].reshape(count, length, heads, -1).transpose(0, 2, 1, 3)  # (n, H, T, d / H)
-        key = rows[..., columns.key].reshape(count, length, heads, -1).transpose(0, 2, 3, 1)  # (n, H, d / H, T)
-        value = rows[..., columns.value].reshape(count, length, heads, -1)  # (n, T, H, value)
-        if not real.all():
-            value = value * real[:, :, None, None]
-
-        # Long texts have many attention scores, so a part of the queries at a time.
-        output = np.empty((count, length, heads, self.tables.value_width), dtype=np.float32)
-        step = max(1, MAX_ATTENTION_SCORES // (count * heads * length))
-        for start in range(0, length, step):
-            part = slice(start, start + step)
-            weight, total = _attention_weights(query[:, :, part], key, real)
-            target = output[:, part]
-            np.matmul(weight, value.transpose(0, 2, 1, 3), out=target.transpose(0, 2, 1, 3))
-            target /= total.transpose(0, 2, 1, 3)
-        return output
+        query, key, value = (
+            rows[..., part].reshape(count, length, heads, -1) for part in (columns.query, columns.key, columns.value)
+        )
+        return attend(query, key, value, real)
 
     def _recomposed_scores(self, rows: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Own scores, positions included, of tokens composed again from gated anchors: (n, T, 1 + C)."""
@@ -261,31 +252,6 @@ def _gram(composition: Composition, anchor: np.ndarray) -> np.ndarray:
         return composition.gram[anchor[:, :, None], anchor[:, None, :]]
     own = composition.centred[anchor]  # (m, k, d)
     return own @ own.swapaxes(1, 2)
-
-
-def _attention_weights(query: np.ndarray, key: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Attention weights (n, H, Q, T) before they are normalised, and their sums over the real keys (n, H, Q, 1).
-
-    The largest score is subtracted before the exponential only where it has to be, which is rare.
-    """
-    scores = query @ key
-    if not scores.max() < MAX_SAFE_SCORE:
-        _shift(scores, real)
-    weight = np.exp(scores, out=scores)
-    ones = real[:, None, :, None].astype(np.float32)
-    total = weight @ ones
-    if not total.min() > MIN_SAFE_SUM:  # every score of some row is far below 0
-        scores = query @ key
-        _shift(scores, real)
-        weight = np.exp(scores, out=scores)
-        total = weight @ ones
-    return weight, total
-
-
-def _shift(scores: np.ndarray, real: np.ndarray) -> None:
-    """Subtract the largest real score of every row, in place: the softmax is the same, the exponential is safe."""
-    scores -= np.where(real[:, None, None, :], scores, -np.inf).max(3, keepdims=True)
-    np.minimum(scores, 0, out=scores)  # scores of padding may be larger
 
 
 def groups_by_size(sizes: np.ndarray) -> Iterator[np.ndarray]:

@@ -16,6 +16,7 @@ number of labels.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from ade.errors import InputError
 from ade.packing.bits import layer_weight
 from ade.packing.pairs import Pairs, stored_pairs
 from ade.positions import sinusoidal
+from ade.runtime.depth import Dense, Depth, read_layers
 
 EPSILON = 1e-5  # LayerNorm's
 MAX_GRAM_ANCHORS = 2048  # up to here the inner products of all anchors are kept
@@ -139,6 +141,7 @@ class Tables:
     value_readout: np.ndarray | None  # (d, 1 + C): attention output -> scores, where values are plain vectors
     gates: Gates | None  # in `gated` mode
     classifier_bias: np.ndarray  # (C,): part of the own scores already
+    depth: Depth | None = None  # layers after SAT; the scores of the tables are then SAT's output vectors
 
     @property
     def dim(self) -> int:
@@ -147,7 +150,9 @@ class Tables:
 
     @property
     def labels(self) -> int:
-        """The number of labels."""
+        """The number of labels, or the width of an encoder's vectors."""
+        if self.depth is not None:
+            return len(self.depth.readout.bias) - 1
         return self.columns.projected - self.columns.own_scores.start - 1
 
     @property
@@ -193,10 +198,17 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
         raise InputError(f"dimension {dim} is not divisible by {heads} heads")
 
     # The pooler and the classifier read the same vectors, so they are one matrix: (1 + C, d).
-    classifier_bias = state["classifier.bias"]
-    scores = 1 + len(classifier_bias)
-    weight = np.vstack([_weight(state, "pooler", dim)[0], _weight(state, "classifier", dim)])
+    head = "classifier" if "classifier.bias" in state else "output"  # of an encoder
+    classifier_bias = state[f"{head}.bias"]
+    weight = np.vstack([_weight(state, "pooler", dim)[0], _weight(state, head, dim)])
     readout = _Linear(weight, np.append(0.0, classifier_bias))
+
+    # With further layers, what the tables give is not yet read out: the identity takes the place of the classifier.
+    depth = None
+    if layers := read_layers(partial(_layer, state), state, dim, heads):
+        depth = Depth(layers, Dense(readout.weight.T.astype(np.float32), readout.bias.astype(np.float32)))
+        readout = _Linear(np.vstack([np.zeros(dim), np.eye(dim)]), np.zeros(1 + dim))
+    scores = len(readout.bias)
 
     # A head's value is stored as its part of the scores, unless the vector is needed or is no longer than that.
     attention = _attention_layers(state, dim, heads) if options.sat else None
@@ -224,7 +236,7 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
     if attention is not None and options.gated:
         gates = _gates(anchors, attention.output, readout, centred * gain, shift)
     return Tables(
-        options, pairs, columns, matrix, bias, anchor_rows, composition, value_readout, gates, classifier_bias
+        options, pairs, columns, matrix, bias, anchor_rows, composition, value_readout, gates, classifier_bias, depth
     )
 
 
@@ -234,11 +246,12 @@ def _weight(state: Mapping[str, np.ndarray], layer: str, inputs: int) -> np.ndar
     return (weight if scales is None else layer_weight(weight, scales, inputs)).astype(np.float64)
 
 
+def _layer(state: Mapping[str, np.ndarray], layer: str, inputs: int) -> _Linear:
+    return _Linear(_weight(state, layer, inputs), state[f"{layer}.bias"].astype(np.float64))
+
+
 def _attention_layers(state: Mapping[str, np.ndarray], dim: int, heads: int) -> _Attention:
-    projection, output = (
-        _Linear(_weight(state, f"ade.sat.{name}", dim), state[f"ade.sat.{name}.bias"].astype(np.float64))
-        for name in ("projection", "output")
-    )
+    projection, output = (_layer(state, f"ade.sat.{name}", dim) for name in ("projection", "output"))
     query, key, value = (
         _Linear(projection.weight[part], projection.bias[part])
         for part in (slice(dim), slice(dim, 2 * dim), slice(2 * dim, None))

@@ -39,6 +39,7 @@ from ade.settings import ServiceSettings
 GZIP_BYTES = 1024  # of the smallest answer that is compressed
 GZIP_LEVEL = 1
 RETRY = {"retry-after": "1"}
+NO_LABELS = "an encoder makes vectors and predicts nothing: use /v1/embeddings"
 
 
 def create_app(
@@ -96,6 +97,8 @@ class Routes:
     async def predict(self, request: Request) -> Response:
         """POST /predict."""
         served = self._service.served
+        if served.model.is_encoder:
+            raise HTTPException(409, NO_LABELS)
         parse = partial(parse_query, max_texts=self._settings.max_texts, max_chars=self._settings.max_chars)
         items = await self._read(request, parse, served.predict)
         if items[0][1] and (served.model.is_tagger or served.model.text_predictor().problem == REGRESSION):
@@ -108,10 +111,10 @@ class Routes:
         served, settings = self._service.served, self._settings
         if served.model.is_tagger:
             raise HTTPException(409, "a tagger has no vectors of texts")
-        dim = served.model.dim
-        parse = partial(parse_embeddings, max_texts=settings.max_texts, max_chars=settings.max_chars, dim=dim)
-        texts, encoding = await self._read(request, parse, served.embed)
-        found = await self._batched(request, served.embed, [(text, encoding) for text in texts])
+        limits, model = (settings.max_texts, settings.max_chars), served.model
+        parse = partial(parse_embeddings, limits=limits, dim=model.dim, truncatable=model.is_encoder)
+        texts, wanted = await self._read(request, parse, served.embed)
+        found = await self._batched(request, served.embed, [(text, wanted) for text in texts])
         return _json(embeddings_json(found, served.model.name))
 
     async def explain(self, request: Request) -> Response:
@@ -119,6 +122,8 @@ class Routes:
         served = self._service.served
         if served.model.is_tagger:
             raise HTTPException(409, "a tagger's predictions are not explained")
+        if served.model.is_encoder:
+            raise HTTPException(409, NO_LABELS)
         texts = await self._read_short(request)
         async with self._deadline():
             return _json(await served.explanations.run(request, _explain_json, served.model, texts))

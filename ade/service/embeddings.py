@@ -1,4 +1,7 @@
-"""`POST /v1/embeddings` in the shape of OpenAI's API, so that its clients work: pooled vectors of texts."""
+"""`POST /v1/embeddings` in the shape of OpenAI's API, so that its clients work: vectors of texts.
+
+An encoder gives its unit vectors, truncated where a request asks for fewer dimensions; a classifier its pooled ones.
+"""
 
 import base64
 import json
@@ -8,12 +11,20 @@ from typing import NamedTuple
 import numpy as np
 
 from ade.data.tokenize import tokenize
+from ade.encoder import Encoder, unit
 from ade.errors import InputError
 from ade.runtime.runtime import Runtime
 from ade.service.responses import check_texts, parse_object
 
 FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 FORMATS = ("float", "base64")
+
+
+class Wanted(NamedTuple):
+    """How a request wants its vectors: as numbers or in base64, and how many numbers of each."""
+
+    encoding: str
+    dim: int
 
 
 class Embedding(NamedTuple):
@@ -23,26 +34,38 @@ class Embedding(NamedTuple):
     tokens: int
 
 
-def parse_embeddings(body: bytes, max_texts: int, max_chars: int, dim: int) -> tuple[list[str], str]:
-    """The texts of a body and the format its vectors are asked for in; an `InputError` for any other body."""
+def parse_embeddings(
+    body: bytes, limits: tuple[int, int], dim: int, truncatable: bool = False
+) -> tuple[list[str], Wanted]:
+    """The texts of a body and how its vectors are wanted; an `InputError` for any other body.
+
+    `limits` are the most texts and the most characters of each. `dim` is the width of the model's vectors; where they
+    are `truncatable`, a body may ask for less.
+    """
     parsed = parse_object(body, FIELDS, "input")
-    texts = check_texts(parsed["input"], "input", max_texts, max_chars)
+    texts = check_texts(parsed["input"], "input", *limits)
     encoding = parsed.get("encoding_format", "float")
     if encoding not in FORMATS:
         raise InputError(f'"encoding_format" must be "float" or "base64", not {json.dumps(encoding)}')
-    if parsed.get("dimensions", dim) not in (dim, None):
-        raise InputError(f'"dimensions" must be {dim}, the width of this model, or be left out')
-    return texts, encoding
+    wanted = parsed.get("dimensions")
+    least = 1 if truncatable else dim
+    if wanted is not None and not (isinstance(wanted, int) and wanted is not True and least <= wanted <= dim):
+        allowed = f"from 1 to {dim}" if truncatable else f"{dim}, the width of this model,"
+        raise InputError(f'"dimensions" must be {allowed} or be left out')
+    return texts, Wanted(encoding, wanted or dim)
 
 
-def embed(runtime: Runtime, items: Sequence[tuple[str, str]]) -> list[Embedding]:
-    """The vector of each text, in order; every text is given with the format it is asked for in."""
-    ids, offsets = tokenize(runtime.tokenizer, [text for text, _ in items], runtime.max_tokens)
-    vectors = runtime.pooled_vectors(ids, offsets)
+def embed(model: Runtime | Encoder, items: Sequence[tuple[str, Wanted]]) -> list[Embedding]:
+    """The vector of each text, in order; every text is given with how its vector is wanted."""
+    ids, offsets = tokenize(model.tokenizer, [text for text, _ in items], model.max_tokens)
+    vectors = model.vectors(ids, offsets) if isinstance(model, Encoder) else model.pooled_vectors(ids, offsets)
     if not np.isfinite(vectors).all():
         raise ArithmeticError("the model's vectors are not finite")
-    found = zip(vectors, np.diff(offsets), items, strict=True)
-    return [Embedding(_encoded(vector, encoding), int(tokens)) for vector, tokens, (_, encoding) in found]
+    found = []
+    for vector, tokens, (_, wanted) in zip(vectors, np.diff(offsets), items, strict=True):
+        kept = unit(vector[None, : wanted.dim])[0] if isinstance(model, Encoder) else vector
+        found.append(Embedding(_encoded(kept, wanted.encoding), int(tokens)))
+    return found
 
 
 def _encoded(vector: np.ndarray, encoding: str) -> bytes:

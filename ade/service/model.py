@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ade.data.problems import REGRESSION, SINGLE, TAGGER
+from ade.data.problems import ENCODER, REGRESSION, SINGLE, TAGGER
+from ade.encoder import Encoder
 from ade.errors import InputError, first_line, missing_package
 from ade.files import MARKER, kind_of, model_folder
 from ade.predictor import Predictor
+from ade.runtime.encoder import RuntimeEncoder
 from ade.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -26,15 +28,15 @@ if TYPE_CHECKING:
 FILES = ("*.json", "*.packed.xz", "model.safetensors")  # of a model folder, all that loading reads
 SELF_TEST = ("", "a", "The quick brown fox jumps over the lazy dog. " * 20)
 READ_ATTEMPTS = 5
-TAGGING = "token_classification"
+TAGGING, EMBEDDING = "token_classification", "sentence_embedding"
 
 
 class ServedModel:
-    """A predictor or a tagger, its name and hash, and how its inspector is made when that is first needed."""
+    """A predictor, a tagger or an encoder, its name and hash, and how its inspector is made when that is needed."""
 
     def __init__(
         self,
-        predictor: "Predictor | Tagger",
+        predictor: "Predictor | Tagger | Encoder",
         name: str = "model",
         files: dict[str, bytes] | None = None,
         make_inspector: "Callable[[], Inspector] | None" = None,
@@ -47,16 +49,23 @@ class ServedModel:
     @property
     def is_tagger(self) -> bool:
         """Whether it predicts a tag for every word instead of a label for every text."""
-        return not isinstance(self.predictor, Predictor)
+        return not isinstance(self.predictor, Predictor | Encoder)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it makes vectors alone."""
+        return isinstance(self.predictor, Encoder)
 
     def text_predictor(self) -> Predictor:
         """The predictor of a model that predicts labels or numbers for texts."""
         if not isinstance(self.predictor, Predictor):
-            raise InputError("a tagger labels words; this needs a classifier of texts")
+            raise InputError("this needs a classifier of texts, not a tagger or an encoder")
         return self.predictor
 
-    def encoder(self) -> Runtime:
-        """The runtime, ready to make vectors."""
+    def encoder(self) -> Runtime | Encoder:
+        """What makes vectors."""
+        if isinstance(self.predictor, Encoder):
+            return self.predictor
         if not isinstance(self.predictor, Runtime):
             raise InputError("a tagger has no vectors of texts")
         if self._files and not self._has_encoder:
@@ -68,11 +77,16 @@ class ServedModel:
     @property
     def dim(self) -> int:
         """The width of its vectors; 0 where it makes none."""
+        if isinstance(self.predictor, Encoder):
+            return self.predictor.dim
         return self.predictor.projection.tables.dim if isinstance(self.predictor, Runtime) else 0
 
     def as_dict(self) -> dict[str, Any]:
         """What `/health` says of the model."""
         predictor = self.predictor
+        if isinstance(predictor, Encoder):
+            encoder = {"problem": EMBEDDING, "labels": [], "max_tokens": predictor.max_tokens, "dim": predictor.dim}
+            return {"name": self.name, "sha256": self.sha256, **encoder}
         problem = predictor.problem if isinstance(predictor, Predictor) else TAGGING
         about = {"problem": problem, "labels": list(predictor.names), "max_tokens": predictor.max_tokens}
         return {"name": self.name, "sha256": self.sha256, **about}
@@ -82,10 +96,12 @@ class ServedModel:
         """Load a model folder or a model on the hub, and test it; with `inspect`, it can be inspected later."""
         path = model_folder(source)
         files = _read(path)
-        predictor: Predictor | Tagger
+        predictor: Predictor | Tagger | Encoder
         with _written(files) as folder, _naming(folder, path):
             if kind_of(folder) == TAGGER:
                 predictor, inspect = _load_tagger(folder), False
+            elif kind_of(folder) == ENCODER:
+                predictor, inspect = RuntimeEncoder.load(folder, threads=threads), False
             else:
                 predictor = Runtime.load(folder, threads)
         model = cls(predictor, path.resolve().name if path == Path(source) else str(source), files)
@@ -109,7 +125,9 @@ def self_test(model: ServedModel, path: Path) -> None:
     """Predict a few texts and check the result; an `InputError` for a model that cannot be served."""
     texts = list(SELF_TEST)
     try:
-        if not isinstance(model.predictor, Predictor):
+        if isinstance(model.predictor, Encoder):
+            fits = np.allclose(np.linalg.norm(model.predictor.encode(texts), axis=1), 1, atol=1e-3)
+        elif not isinstance(model.predictor, Predictor):
             tags = model.predictor.predict([text.split() for text in texts])
             fits = [len(each) for each in tags] == [len(text.split()) for text in texts]
         elif model.predictor.problem == REGRESSION:
@@ -124,7 +142,7 @@ def self_test(model: ServedModel, path: Path) -> None:
     except BaseException as error:  # of any library; a panic in the tokenizer is not an Exception
         raise InputError(f"{path}: the model fails on a test text ({_first_line(error)})") from None
     if not fits:
-        raise InputError(f"{path}: the model's predictions for a test text are not probabilities or finite numbers")
+        raise InputError(f"{path}: the model's answers to a test text are not probabilities or finite numbers")
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,15 +6,16 @@ its own queue and threads, which end with its last request.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ade import __version__
+from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.predictor import Predictor
 from ade.service.access import HEALTH
 from ade.service.batcher import Batcher, BatchLimits
-from ade.service.embeddings import Embedding, embed
+from ade.service.embeddings import Embedding, Wanted, embed
 from ade.service.inspections import InspectionWorker, Worker
 from ade.service.metrics import Metrics
 from ade.service.model import ServedModel
@@ -39,18 +40,27 @@ class Served:
         def cost(item: tuple[str, object]) -> int:
             return estimated_tokens(item[0], longest)
 
-        predictor = model.predictor
-        predict = JsonPredictor(predictor) if isinstance(predictor, Predictor) else JsonTagger(predictor)
+        predict = _json_predictions(model)
         steps = predict.steps if isinstance(predict, JsonPredictor) else None
         self.predict: Batcher[Item, bytes] = Batcher(predict, limits, cost, metrics.batch, metrics.queue, steps)
-        self.embed: Batcher[tuple[str, str], Embedding] = Batcher(
+        self.embed: Batcher[tuple[str, Wanted], Embedding] = Batcher(
             self._embed, limits, cost, metrics.batch, metrics.queue
         )
         self.inspections = InspectionWorker(model.make_inspector)
         self.explanations = Worker("ade-explain")
 
-    def _embed(self, items: list[tuple[str, str]]) -> list[Embedding]:
+    def _embed(self, items: list[tuple[str, Wanted]]) -> list[Embedding]:
         return embed(self.model.encoder(), items)
+
+
+def _json_predictions(model: ServedModel) -> Callable[[Sequence[Item]], list[bytes]]:
+    """What answers `/predict`; routes never ask an encoder."""
+    predictor = model.predictor
+    if isinstance(predictor, Predictor):
+        return JsonPredictor(predictor)
+    if isinstance(predictor, Encoder):
+        return lambda items: []
+    return JsonTagger(predictor)
 
 
 class Service:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ade.classifier import Classifier, Tagger
+from ade.classifier import Stored
 from ade.errors import InputError
 from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 
@@ -106,7 +106,7 @@ class RunFolder:
         with open(self.folder / METRICS, "a", encoding="utf8") as file:
             file.write(json.dumps(finite) + "\n")
 
-    def finish(self, predictor: Classifier | Tagger, result: Mapping[str, Any]) -> None:
+    def finish(self, predictor: Stored[Any], result: Mapping[str, Any]) -> None:
         """Replace the checkpoints by the finished model; `training.json`, with the result, is written last."""
         with new_folder(self.folder / "finished", {DONE}, overwrite=True) as draft:
             predictor.write(draft)

@@ -6,7 +6,7 @@ for a model of a given size, the training texts.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from ade.data.dataset import Dataset
 from ade.distillation import distill
 from ade.errors import InputError
 from ade.files import cache_folder
-from ade.packing.whole_folder import Division, distill_for_model
+from ade.packing.whole_folder import Division, distill_for_encoder, distill_for_model
 from ade.progress import Report, silent
 from ade.settings import DistillationSettings
 from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
@@ -55,6 +55,15 @@ def codebook_for_size(
     key = _key(loaded, {"size": size, "names": rows.names, "lexicon": lexicon}, rows.texts)
     book = _cached(key, lambda: distill_for_model(loaded, rows.texts, size, rows.names, None, lexicon, report)[0])
     return book, Division(**book.about["division"])
+
+
+def codebook_for_encoder(
+    texts: Sequence[str], size: int, teacher: Teacher, outputs: int, layers: int, report: Report = silent
+) -> tuple[Codebook, int]:
+    """The codebook for an encoder whose folder has at most `size` bytes, and the bits of its layers."""
+    key = _key(teacher, {"encoder": size, "outputs": outputs, "layers": layers}, texts)
+    book = _cached(key, lambda: distill_for_encoder(teacher, texts, size, outputs, layers, None, report)[0])
+    return book, Division(**book.about["division"]).layer_bits
 
 
 def _default_settings(tokens: int) -> DistillationSettings:

@@ -7,7 +7,7 @@ as one that was never interrupted.
 import hashlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,9 +35,9 @@ from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, TrainingSettings
 from ade.training.checkpoints import Existing, RunFolder, claimed
 from ade.training.move_pairs import PairMover, without_unused_anchors
-from ade.training.schedule import check_labels, fit_to_data, held_back, learning_rate, steps_of
+from ade.training.schedule import check_labels, held_back, learning_rate, steps_of
 from ade.training.step import TrainStep
-from ade.training.tasks import TagTask, Task, TextTask
+from ade.training.tasks import TagTask, Task, TextTask, Trained
 
 EVALUATIONS = 20  # validations per run
 PATIENCE = 8  # validations without improvement before the run stops early
@@ -79,6 +79,7 @@ def fit_model(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Classifier: ...
 @overload
 def fit_model(
@@ -90,6 +91,7 @@ def fit_model(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Tagger: ...
 def fit_model(
     codebook: Codebook,
@@ -100,11 +102,13 @@ def fit_model(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Classifier | Tagger:
     """Train a classifier on a codebook, or a tagger on tagged words; returns the model with the best validation metric.
 
     Without `dev`, a validation split is held back from the training rows. With `out`, checkpoints and the finished
-    model are written to that folder; `existing` says what to do with an earlier run in it.
+    model are written to that folder; `existing` says what to do with an earlier run in it. `start` are weights that the
+    model has at first, by their names in it.
     """
     check_labels(data)
     hold_back = dev is None
@@ -115,34 +119,50 @@ def fit_model(
         check_labels(data)  # the rows that are left may have one class
     if data.problem != dev.problem or type(data) is not type(dev):
         raise InputError(f"the training rows are for {data.problem}, the dev rows for {dev.problem}")
-    architecture, accelerator = architecture or Architecture(), make_accelerator(settings)
-    dev = dev.relabelled(data.names)
+    shape, validation = architecture or Architecture(), dev.relabelled(data.names)
 
-    # The folder is claimed before anything takes time; of several processes the main one writes.
+    def task() -> TextTask | TagTask:
+        if isinstance(data, TaggedDataset):
+            assert isinstance(validation, TaggedDataset)
+            return TagTask(codebook, data, validation, shape, report)
+        assert isinstance(validation, Dataset)
+        return TextTask(codebook, data, validation, shape, report, hold_back)
+
+    return fit_task(task, codebook, settings, shape, out, existing, report, start)
+
+
+def fit_task(
+    make_task: Callable[[], Task],
+    codebook: Codebook,
+    settings: TrainingSettings,
+    architecture: Architecture,
+    out: str | Path | None = None,
+    existing: Existing = "refuse",
+    report: Report = silent,
+    start: Mapping[str, Tensor] | None = None,
+) -> Any:
+    """Train a model of any kind on a codebook; arguments as of `fit_model`.
+
+    The folder is claimed before the task is made, which takes time; of several processes the main one writes.
+    """
+    accelerator = make_accelerator(settings)
     writes = out is not None and accelerator.is_main_process
     with claimed(Path(out), existing) if out is not None and writes else nullcontext():
-        if isinstance(data, TaggedDataset):
-            assert isinstance(dev, TaggedDataset)
-            task: Task = TagTask(codebook, data, dev, architecture, report)
-        else:
-            assert isinstance(dev, Dataset)
-            task = TextTask(codebook, data, dev, architecture, report, hold_back)
-        run = _prepare(accelerator, task, settings)
+        run = _prepare(accelerator, make_task(), settings, start or {})
         if out is None:
             _loop(run, None, report)
             return _finish(run, report)
         return _train_in(RunFolder(Path(out), _identity(run, codebook, architecture)), existing, run, report)
 
 
-def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) -> Classifier | Tagger:
+def _train_in(folder: RunFolder, existing: Existing, run: _Run, report: Report) -> Trained:
     """Train with checkpoints in a folder, continuing from the last one, and write the finished model there."""
     main = run.accelerator.is_main_process
     if main:
         folder.begin(existing)
     run.accelerator.wait_for_everyone()
     if folder.finished:
-        kind = Tagger if isinstance(run.task, TagTask) else Classifier
-        return kind.load(folder.folder, run.settings.device)
+        return run.task.kind.load(folder.folder, run.settings.device)
 
     _restore(run, folder)
     _loop(run, folder if main else None, report)
@@ -172,11 +192,12 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
     )
 
 
-def _prepare(accelerator: Accelerator, task: Task, settings: TrainingSettings) -> _Run:
+def _prepare(accelerator: Accelerator, task: Task, settings: TrainingSettings, start: Mapping[str, Tensor]) -> _Run:
     """Make the model and its optimizer, and move the rows to the device."""
-    settings = fit_to_data(settings, task.data, float(task.texts.lengths.mean()))
+    settings = task.fitted(settings)
     torch.manual_seed(settings.seed)
     model = task.make_model(settings)
+    model.load_state_dict(start, strict=False)
     layer = model.ade.embedding
     layer.anchors.requires_grad_(settings.train_anchors)
     layer.weights.requires_grad_(settings.train_weights)
@@ -247,7 +268,7 @@ def _loop(run: _Run, folder: RunFolder | None, report: Report) -> None:
         seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
 
 
-def _finish(run: _Run, report: Report) -> Classifier | Tagger:
+def _finish(run: _Run, report: Report) -> Trained:
     """Load the kept weights and make a predictor of the model."""
     model = run.accelerator.unwrap_model(run.train_step.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)

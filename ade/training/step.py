@@ -105,7 +105,7 @@ class TrainStep:
         self.accelerator.backward(output.loss)
         self.accelerator.clip_grad_norm_(self.wrapped.parameters(), MAX_NORM)
         self.optimizer.step()
-        accuracy = _accuracy(output.logits.detach(), labels, self.problem)
+        accuracy = _accuracy(output[1].detach(), labels, self.problem)  # of the scores, which come after the loss
         return torch.stack([output.loss.detach(), accuracy]) * len(labels)  # (2,)
 
 

@@ -1,12 +1,12 @@
-"""The two training tasks: labels of texts, and tags of words.
+"""Training tasks: labels of texts, and tags of words; vectors of texts are in `encoder_task.py`.
 
 A task holds the tokenized rows and knows how to make the model, validate it and turn it into a predictor. The training
-loop is the same for both.
+loop is the same for all.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,14 +23,18 @@ from ade.data.tokenize import WINDOWS
 from ade.evaluation import EVALUATIONS, TagEvaluation, evaluate_scores, evaluate_tagger
 from ade.model import AdeForSequenceClassification, AdeForTokenClassification
 from ade.progress import Report
+from ade.sentence_encoder import SentenceEncoder
 from ade.settings import Architecture, TrainingSettings, parse_size
+from ade.training.encoder_task import EncoderTask
 from ade.training.lexicon_fit import Fitted, fit_lexicon
 from ade.training.lexicon_loss import Ragged, Validation
-from ade.training.schedule import class_weights
+from ade.training.schedule import class_weights, fit_to_data
 
 
 class TextTask:
     """Texts with a label, several labels or a number each."""
+
+    kind = Classifier
 
     def __init__(
         self,
@@ -56,6 +60,10 @@ class TextTask:
             self.mean, self.deviation = float(labels.mean()), float(labels.std())
             labels = ((labels - self.mean) / self.deviation).astype(np.float32)
         self.labels: Tensor | Encoded = torch.from_numpy(labels.astype(np.float32) if data.problem == MULTI else labels)
+
+    def fitted(self, settings: TrainingSettings) -> TrainingSettings:
+        """The settings, adapted to the rows if they say so."""
+        return fit_to_data(settings, self.data, float(self.texts.lengths.mean()))
 
     def make_model(self, settings: TrainingSettings) -> AdeForSequenceClassification:
         """An untrained model."""
@@ -138,6 +146,7 @@ class TextTask:
 class TagTask:
     """Sentences of words with a tag each."""
 
+    kind: ClassVar = Tagger
     codebook: Codebook
     data: TaggedDataset
     dev: TaggedDataset
@@ -150,6 +159,10 @@ class TagTask:
         )
         self.labels: Tensor | Encoded = labels
         self.metric = TagEvaluation.best_by
+
+    def fitted(self, settings: TrainingSettings) -> TrainingSettings:
+        """The settings, adapted to the rows if they say so."""
+        return fit_to_data(settings, self.data, float(self.texts.lengths.mean()))
 
     def make_model(self, settings: TrainingSettings) -> AdeForTokenClassification:
         """An untrained model."""
@@ -176,7 +189,8 @@ class TagTask:
         yield np.concatenate(self.dev.tags)
 
 
-Task = TextTask | TagTask
+Task = TextTask | TagTask | EncoderTask
+Trained = Classifier | Tagger | SentenceEncoder
 
 
 def _config_of(codebook: Codebook, data: Dataset | TaggedDataset, settings: TrainingSettings) -> dict[str, Any]:

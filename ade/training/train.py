@@ -20,6 +20,7 @@ from ade.training.checkpoints import Existing, claimed
 from ade.training.codebooks import codebook_for, codebook_for_size
 from ade.training.loop import fit_model
 from ade.training.schedule import held_back
+from ade.training.start import start_from
 
 if TYPE_CHECKING:
     from ade.teachers import Teacher
@@ -35,6 +36,7 @@ def train(
     teacher: "Teacher | str | Path | None" = None,
     codebook: Codebook | str | Path | None = None,
     size: str | int | None = None,
+    start: str | Path | None = None,
     out: str | Path | None = None,
     validation: Any = None,
     text_column: str | None = None,
@@ -58,6 +60,8 @@ def train(
             codebook is kept in the cache, so that this happens once.
         codebook: a `Codebook` or its folder, instead of a teacher.
         size: bytes of the model folder, tokenizer included, as 2_000_000 or '2MB'; by default nothing is rounded.
+        start: an encoder made by `distill_encoder`, its folder or hub name: its codebook and layers are trained
+            further, in place of a teacher or a codebook.
         out: output folder, with checkpoints while the model is trained; without it, call `save` on the model.
         validation: rows that the best weights are chosen by, as `data`; by default a split of the data called `dev` or
             `validation`, else a part of the training rows.
@@ -87,13 +91,20 @@ def train(
     rows, dev = splits["train"], splits.get("dev")
     if size is not None:
         _check_size(settings, codebook, rows)
+    if start is not None and not (teacher is codebook is size is None):
+        raise InputError("--from takes codebook and layers of an encoder: leave out --teacher, --codebook and --size")
 
-    with _shown(progress) as report:
+    with shown(progress) as report:
         main_process = int(os.environ.get("RANK", "0")) == 0  # of several processes one writes
         if out is not None and main_process:
             with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
                 pass
-        if size is None:
+        weights = None
+        if start is not None:
+            started = start_from(start)
+            training, architecture = started.fitted(training, architecture)
+            book, weights = started.codebook, started.weights
+        elif size is None:
             book = codebook_for(codebook, teacher, report=report)
         else:
             book, division = codebook_for_size(rows, parse_size(str(size)), teacher, training.lexicon, report)
@@ -103,7 +114,7 @@ def train(
             rows, dev = _add_soft_targets(rows, dev, distill_from, unlabelled, training, teaching, report)
         if before_training is not None:
             report = _calling_first(lambda: before_training(book), report)
-        return fit_model(book, rows, dev, training, architecture, out, existing, report)
+        return fit_model(book, rows, dev, training, architecture, out, existing, report, weights)
 
 
 def _calling_first(call: Callable[[], None], report: Report) -> Report:
@@ -157,7 +168,8 @@ def resolve_settings(preset: str, given: Mapping[str, Any]) -> Settings:
     return chosen(PRESETS[preset]), chosen(ARCHITECTURES[preset]), chosen(TeachingSettings())
 
 
-def _shown(progress: bool | Report | None) -> AbstractContextManager[Report]:
+def shown(progress: bool | Report | None) -> AbstractContextManager[Report]:
+    """Context manager: progress as a caller of the library wants it shown."""
     if callable(progress):
         return nullcontext(progress)
     from ade.cli.display import progress as display_progress  # the bars of the command line

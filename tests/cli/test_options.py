@@ -41,6 +41,8 @@ def test_common_options_come_first(ade):
         assert flag in advanced
     _, out, _ = ade("--help")
     first, more = out.split("\nMore commands:\n")
+    first, vectors = first.split("\nVectors of texts:\n")
+    assert re.findall(r"^  ([\w-]+) ", vectors, re.MULTILINE) == ["distill-encoder", "encode", "search"]
     assert re.findall(r"^  (\w+) ", first.split("\nCommands:\n")[1], re.MULTILINE) == [
         "train", "predict", "evaluate", "inspect", "serve", "export",
     ]  # fmt: skip

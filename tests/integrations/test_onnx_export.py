@@ -34,6 +34,7 @@ from ade.lexicon import Lexicon, LexiconShape, key_range, unpack
 from ade.model import AdeForSequenceClassification
 from ade.packing.format import Packing
 from ade.packing.lexicon_packing import pack_lexicon
+from ade.packing.unpack import unpacked
 from ade.settings import STRONG, Architecture
 from ade.training.loop import fit_model
 from tests.conftest import ragged_codebook
@@ -140,7 +141,7 @@ def test_packed_models_are_read_as_they_are_stored(attend, whole, layers, anchor
     mask = np.arange(12) < np.array([[5], [1], [12], [7]])
     ids = np.arange(20 + whole, dtype=np.int64).repeat(3)[-mask.size :].reshape(mask.shape)
     assert compare(model, ids, mask) < 1e-4
-    wide = session_of(build_graph(*exporting._unpacked(model), SINGLE))
+    wide = session_of(build_graph(*unpacked(model.config.to_dict(), model.arrays()), SINGLE))
     assert off(logits_of(wide, ids, mask), logits_of(graph_session(model), ids, mask)) < 1e-4
 
 
@@ -232,7 +233,7 @@ def test_a_packed_model_with_a_lexicon_is_unpacked_beside_it():
     model = shaken(packed_codebook(3), 4, max_tokens=7).packed()
     model.attach_lexicon(*small_lexicon())
     ids, mask = np.random.default_rng(0).integers(0, VOCABULARY, (5, 20)), np.ones((5, 20), bool)
-    wide = session_of(build_graph(*exporting._unpacked(model), SINGLE))
+    wide = session_of(build_graph(*unpacked(model.config.to_dict(), model.arrays()), SINGLE))
     assert off(logits_of(wide, ids, mask), logits_of(graph_session(model), ids, mask)) < 1e-4
     assert compare(model, ids, mask) < 1e-4
 
@@ -288,7 +289,7 @@ def test_the_lexicon_stays_packed_in_both_files():
 
     def sizes() -> list[int]:
         narrow = exporting._quantised(model)
-        made = (exporting._unpacked(model), (narrow.config.to_dict(), narrow.arrays()))
+        made = (unpacked(model.config.to_dict(), model.arrays()), (narrow.config.to_dict(), narrow.arrays()))
         return [len(build_graph(*each, SINGLE)) for each in made]
 
     before, model = sizes(), with_lexicon(model, lexicon)

@@ -1,5 +1,6 @@
 """Projected inference is exact: against the training forward pass, over ragged codebooks, lengths and every shape."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ade.classifier import predict_logits
 from ade.data.batches import Encoded
 from ade.model import AdeForSequenceClassification
-from ade.runtime import projection, tables
+from ade.runtime import attention, tables
 from ade.runtime.projection import Projection
 from ade.runtime.tables import fold
 from ade.runtime.type_cache import TypeCache
@@ -73,6 +74,17 @@ def test_it_equals_the_ablations(attend, sat, pooling):
     assert off(folded(model).logits(ids, offsets), reference(model, ids, offsets)) < 1e-4
 
 
+@pytest.mark.parametrize(("attend", "layers"), [("tokens", 2), ("tokens", 4), ("gated", 2)])
+@pytest.mark.parametrize("pooling", ["attention", "mean"])
+def test_it_equals_a_model_of_several_layers(attend, layers, pooling):
+    model = shaken(ragged_codebook([1, 2, 3, 4, 5] * 4, dim=16), 3, 0.1, attend=attend, layers=layers, pooling=pooling)
+    ids, offsets = texts_of([3, 1, 9, 9, 4], 20)
+    scores, shallow = reference(model, ids, offsets), copy.deepcopy(model)
+    assert off(folded(model).logits(ids, offsets), scores) < 1e-4
+    shallow.ade.layers = shallow.ade.layers[:0]
+    assert off(reference(shallow, ids, offsets), scores) > 1e-2  # the further layers do something
+
+
 @pytest.mark.parametrize("attend", ["tokens", "anchors", "gated"])
 def test_scores_beyond_the_exponential_are_shifted(attend, monkeypatch):
     """Weights so large that a bare exponential would overflow, and rows so low that it would vanish."""
@@ -82,7 +94,7 @@ def test_scores_beyond_the_exponential_are_shifted(attend, monkeypatch):
     assert np.isfinite(found).all()
     judge = reference(model.double(), ids, offsets)
     assert np.abs(found - judge).max() < 1e-3 * np.abs(judge).max()
-    monkeypatch.setattr(projection, "MAX_SAFE_SCORE", -1e9)  # always shifted: the same
+    monkeypatch.setattr(attention, "MAX_SAFE_SCORE", -1e9)  # always shifted: the same
     assert np.allclose(folded(model.float()).logits(ids, offsets), found, atol=1e-3 * np.abs(judge).max())
 
 
@@ -147,7 +159,7 @@ def test_long_texts_are_attended_to_in_parts(monkeypatch):
     model = shaken(ragged_codebook([1, 3, 2], dim=16), 3, attend="gated")
     ids, offsets = texts_of([9, 30, 2], 3)
     whole = folded(model).logits(ids, offsets)
-    monkeypatch.setattr(projection, "MAX_ATTENTION_SCORES", 100)
+    monkeypatch.setattr(attention, "MAX_ATTENTION_SCORES", 100)
     assert np.allclose(folded(model).logits(ids, offsets), whole, atol=1e-5)
 
 

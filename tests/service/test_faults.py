@@ -50,7 +50,7 @@ def test_a_failure_stays_with_its_own_request_and_tells_nothing(folder, caplog):
         assert answers[2].json() == {"detail": "the service failed on this request; its log says why"}
         assert caplog.text.count(f"RuntimeError: {SECRET}") == 2  # the trace of each is written down once
         assert metrics_of(address)["ade_requests_total /predict,500"] == 2
-    predictor.projection = None  # and a model that is broken altogether
+    predictor._threaded = None  # and a model that is broken altogether
     with running(predictor) as address:
         assert posted(address, ["a", "b"]).status_code == 500
         assert got(address, "/health").status_code == 200

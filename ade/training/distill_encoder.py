@@ -1,0 +1,144 @@
+"""`ade.distill_encoder`: a sentence encoder and texts in, an encoder of a few megabytes out.
+
+A codebook of the teacher's embedding table, one attention layer and a linear map, trained so that the vector of a text
+is where the teacher's is. The function behind the command `ade distill-encoder`.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ade.codebook import Codebook
+from ade.data.loading import EMBEDDED, load_dataset
+from ade.data.reading import read_texts
+from ade.data.spilling import SpilledArray
+from ade.data.texts import Texts
+from ade.errors import InputError
+from ade.progress import Report
+from ade.sentence_encoder import SentenceEncoder
+from ade.settings import Architecture, EncoderSettings, TrainingSettings, parse_size
+from ade.teachers import load_teacher
+from ade.training.checkpoints import Existing, claimed
+from ade.training.codebooks import codebook_for_encoder
+from ade.training.encoder_task import EncoderTask
+from ade.training.loop import fit_task
+from ade.training.sentence_teacher import SentenceTeacher, rotated
+from ade.training.train import shown
+
+MIN_TEXTS = 20
+
+
+def distill_encoder(
+    teacher: str | Path | SentenceTeacher,
+    corpus: Sequence[str | Path] | str | Path = (),
+    settings: EncoderSettings | None = None,
+    *,
+    table: str | Path | None = None,
+    texts: Iterable[str] = (),
+    prefix: str = "",
+    text_column: str | None = None,
+    out: str | Path | None = None,
+    existing: Existing = "refuse",
+    progress: bool | Report | None = None,
+    **more: Any,
+) -> SentenceEncoder:
+    """Distil a sentence encoder into one of a few megabytes.
+
+    Args:
+        teacher: a sentence-transformers folder or hub name, or one that is loaded.
+        corpus: files of texts (lines, CSV, JSON, Parquet): what the encoder will be used for, or text in general;
+            'wordnet' is the embedded data set.
+        settings: size, layers, width of the vectors, steps; its fields may also be given by name, as `size="4MB"`.
+        table: whose embedding table and tokenizer to use, as `load_teacher` takes them; by default the teacher's.
+        texts: texts in memory, beside those of the files.
+        prefix: what the teacher wants before every text, as "query: " for e5; the encoder itself needs none.
+        text_column: name of the text column; found where it is None.
+        out: output folder, with checkpoints while the encoder is trained; without it, call `save` on the encoder.
+        existing: what to do with an earlier run in `out`: 'refuse', 'resume' or 'overwrite'.
+        progress: as for `train`.
+        more: fields of `EncoderSettings`.
+    """
+    known = {entry.name for entry in fields(EncoderSettings)}
+    if unknown := sorted(set(more) - known):
+        raise InputError(f"no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
+    settings = replace(settings or EncoderSettings(), **more)
+    if table is None:
+        if isinstance(teacher, SentenceTeacher):
+            raise InputError("a teacher that is loaded has no embedding table to read: give table")
+        table = teacher
+    if out is not None:
+        with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
+            pass
+    files = [corpus] if isinstance(corpus, (str, Path)) else list(corpus)
+    data = gather_texts(files, texts, text_column)
+    if not isinstance(teacher, SentenceTeacher):
+        teacher = SentenceTeacher.load(teacher, settings.device, prefix)
+    if settings.dim > teacher.dim:
+        raise InputError(
+            f"the teacher's vectors have {teacher.dim} numbers; {settings.dim} cannot be learned from them"
+        )
+
+    with shown(progress) as report:
+        dim, name = settings.dim or teacher.dim, ", ".join(Path(file).name for file in files)
+        codebook, architecture = _codebook(table, data, dim, settings, report)
+        vectors = rotated(teacher.vectors(data, report), dim)
+        about = {"teacher": teacher.name, "license": codebook.about.get("license"), "data": name, "rows": len(data)}
+
+        def task() -> EncoderTask:
+            return EncoderTask(codebook, data, vectors, architecture, about, settings.seed, report)
+
+        return fit_task(task, codebook, training_of(settings), architecture, out, existing, report)
+
+
+def training_of(settings: EncoderSettings) -> TrainingSettings:
+    """The settings of the training loop."""
+    rate = settings.learning_rate if settings.layers == 1 else settings.learning_rate / 3
+    return TrainingSettings(
+        epochs=settings.epochs, steps=settings.steps, batch_size=settings.batch_size, seed=settings.seed,
+        learning_rate=rate, warmup_steps=200, weight_decay=0.0, dropout=0.0, token_dropout=0.0,
+        position_scale=0.3, lexicon=False, fit_to_data=False, device=settings.device,
+    )  # fmt: skip
+
+
+def gather_texts(files: Sequence[str | Path], more: Iterable[str] = (), text_column: str | None = None) -> Texts:
+    """The different texts of files or of `wordnet`, and further ones, without empty ones.
+
+    They are in one array, which is memory-mapped if it is large.
+    """
+    data, offsets, seen = SpilledArray(np.uint8), array("q", [0]), set[int]()
+
+    def add(text: str) -> None:
+        encoded = text.strip().encode("utf8")
+        if encoded and (key := hash(encoded)) not in seen:
+            seen.add(key)
+            data.add(np.frombuffer(encoded, np.uint8))
+            offsets.append(offsets[-1] + len(encoded))
+
+    for file in files:
+        if str(file) == EMBEDDED and not Path(file).exists():
+            for text in (text for split in ("train", "test") for text in load_dataset(EMBEDDED, split).texts):
+                add(text)
+            continue
+        with read_texts(file, text_column=text_column) as rows:
+            for row in rows:
+                add(str(row[rows.text]))
+    for text in more:
+        add(text)
+    if len(offsets) <= MIN_TEXTS:
+        raise InputError(f"an encoder needs at least {MIN_TEXTS} different texts, found {len(offsets) - 1}")
+    return Texts(data.array(), np.frombuffer(offsets, np.int64))
+
+
+def _codebook(
+    table: str | Path, data: Texts, dim: int, settings: EncoderSettings, report: Report
+) -> tuple[Codebook, Architecture]:
+    """The codebook, in as many bytes as the size of the folder leaves, and the architecture on it."""
+    loaded, size = load_teacher(table), parse_size(settings.size)
+    codebook, layer_bits = codebook_for_encoder(data, size, loaded, dim, settings.layers, report)
+    return codebook, Architecture(
+        attend="tokens", layers=settings.layers, max_tokens=settings.max_tokens, layer_bits=layer_bits
+    )

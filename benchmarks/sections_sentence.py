@@ -1,0 +1,41 @@
+"""The table of encoders of sentences, as `sections.py` has the others."""
+
+from typing import Any
+
+from benchmarks.book import Book, Record, markdown, mean, size_of
+from benchmarks.tables import TABLES
+from benchmarks.tables_sentence import RATES
+
+TASKS = ["STS-B", "Banking77, nearest", "TREC, nearest", "title finds text, at 1", "at 10"]
+
+
+def sentence(book: Book) -> str:
+    """What vectors are worth by task, bytes, and texts a second of all encoders in one run."""
+    grid = TABLES["sentence"]()
+    rates = book.of(grid.pop(RATES)[""])
+    rows = []
+    for name, columns in grid.items():
+        for column, runs in columns.items():
+            found = book.of(runs)
+            if found:
+                speed = _speed(rates, name)
+                rows.append([f"{name}, {column}" if column else name, *_tasks(found), *speed])
+    header = ["encoder", *TASKS, "size", "texts/s, 2 CPU cores", "one text"]
+    return markdown(header, rows)
+
+
+def _tasks(found: list[Record]) -> list[str]:
+    tasks: list[dict[str, Any]] = [record["figures"]["tasks"] for record in found]
+    values = [
+        mean([100 * each["stsb"]["test"] for each in tasks], 1),
+        *(mean([each["nearest"][data] for each in tasks], 1) for data in ("banking77", "trec")),
+        *(mean([each["titles"][count] for each in tasks], 1) for count in ("1", "10")),
+    ]
+    return [*values, size_of(found[0]["figures"]["bytes"])]
+
+
+def _speed(rates: list[Record], name: str) -> list[str]:
+    measured = rates[0]["figures"].get(name) if rates else None
+    if measured is None:
+        return ["-", "-"]
+    return [f"{measured['texts_per_second']:,.0f}", f"{measured['ms']:.2f} ms"]

@@ -1,0 +1,38 @@
+"""The runs of encoders of sentences, as `tables.py` has the others."""
+
+from dataclasses import asdict
+from typing import Any
+
+from ade.settings import EncoderSettings
+from benchmarks.records import Run
+
+REVISION = 1  # raise when the measurement or the training of encoders changes
+SEEDS = (0, 1, 2)
+STATIC = ("MiniLM-L6", "model2vec of MiniLM-L6, 256", "wordllama, 256", "mean of MiniLM-L6's table")
+ONE, SMALL, TWO = "ADE, one layer, 8 MB", "ADE, one layer, 2 MB", "ADE, two layers, 8 MB"
+OURS: dict[str, dict[str, Any]] = {
+    ONE: {"size": "8MB"},
+    SMALL: {"size": "2MB"},
+    TWO: {"size": "8MB", "layers": 2},
+}
+SOME = 100_000  # texts, of all that there are
+ALL_TEXTS, SOME_TEXTS, RATES = "all texts", f"{SOME:,} texts", "rates"
+
+
+def sentence() -> dict[str, dict[str, list[Run]]]:
+    """Encoders distilled from MiniLM-L6, those one would use instead, and how fast they all are."""
+    ours = {name: {ALL_TEXTS: [encoder_run(0, **chosen, seed=seed) for seed in SEEDS]} for name, chosen in OURS.items()}
+    for name, epochs in ((ONE, 4.0), (SMALL, 4.0)):  # on two cores, in less than half an hour
+        ours[name][SOME_TEXTS] = [encoder_run(SOME, **OURS[name], epochs=epochs)]
+    static = {
+        name: {"": [Run("sentence", "static_encoder", {"revision": REVISION, "encoder": name})]} for name in STATIC
+    }
+    timed = Run("sentence", "encoder_rates", {"revision": REVISION, "encoders": OURS})
+    return {**ours, **static, RATES: {"": [timed]}}
+
+
+def encoder_run(texts: int, **chosen: Any) -> Run:
+    """One encoder, every setting spelled out; of all texts there are with `texts` 0."""
+    encoder = {name: value for name, value in asdict(EncoderSettings(**chosen)).items() if name != "device"}
+    settings = {"revision": REVISION, "teacher": "minilm-l6", "texts": texts, "encoder": encoder}
+    return Run("sentence", "sentence_encoder", settings)
