@@ -1,6 +1,6 @@
 """What stands above and under the tables, in words."""
 
-from benchmarks import readings_accuracy, readings_compress, readings_cost
+from benchmarks import readings_accuracy, readings_compress, readings_cost, readings_sentence
 from benchmarks.book import Book
 
 OPENING = """# Results
@@ -14,7 +14,9 @@ stand here for orientation, not as a race. Peers marked as tuned choose their se
 rows. Training times are in `costs`, measured with nothing else on the device; a record's `jobs` says how many runs
 shared it, and under each table stand the commits its records were made at."""
 
-READINGS = {**readings_accuracy.READINGS, **readings_compress.READINGS, **readings_cost.READINGS}
+READINGS = {
+    **readings_accuracy.READINGS, **readings_compress.READINGS, **readings_cost.READINGS, **readings_sentence.READINGS,
+}  # fmt: skip
 
 
 def text(name: str, book: Book) -> str:

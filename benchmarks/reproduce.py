@@ -138,8 +138,8 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in SHALLOW
-    kinds = ("ade", "joint", "context", "explain", "windows", "compress", "frontier", "sentence_encoder", *TIMES)
-    return run.kind in kinds
+    neural = ("ade", "joint", "context", "explain", "windows", "compress", "frontier", "sentence_encoder")
+    return run.kind in (*neural, *TIMES)
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:

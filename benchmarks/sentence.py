@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from ade.cli.sizes import folder_sizes
 from ade.data.loading import load_dataset
-from ade.devices import resolve_device
+from ade.devices import quickest_dtype, resolve_device
 from ade.encoder import Encoder, unit
 from ade.errors import InputError
 from ade.progress import Report, quiet
@@ -37,7 +37,7 @@ from benchmarks.records import Run
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 SHORTEST, LONGEST = 8, 1000  # characters of a text of the corpus
-MAX_TOKENS, BATCH = 256, 64
+MAX_TOKENS, BATCH = 256, 32
 REPEATS, TIMED_TEXTS, SLOW_TEXTS = 5, 8192, 512
 RATE_TEXTS = 20_000  # of the encoders whose rates are measured
 
@@ -134,14 +134,15 @@ def general_texts(places: Places) -> Iterator[str]:
 
 def teacher_of(folder: Path, device: str) -> SentenceTeacher:
     """A sentence encoder by transformers alone: the mean of its last hidden states."""
-    return SentenceTeacher(folder.name, f"{folder.name}, mean", *_transformer(folder, device))
+    dtype = quickest_dtype(resolve_device(device))
+    return SentenceTeacher(folder.name, f"{folder.name}, mean, {dtype}", *_transformer(folder, device, dtype))
 
 
-def _transformer(folder: Path, device: str) -> tuple[int, Encode]:
+def _transformer(folder: Path, device: str, dtype: torch.dtype = torch.float32) -> tuple[int, Encode]:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such model; point --teachers-dir at the folder that holds it")
     with quiet():
-        model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        model = AutoModel.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     model.to(resolve_device(device)).eval()
 
@@ -154,7 +155,7 @@ def _transformer(folder: Path, device: str) -> tuple[int, Encode]:
             batch = tokenizer(
                 [texts[row] for row in some], padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
             ).to(model.device)
-            states, mask = model(**batch).last_hidden_state, batch["attention_mask"].unsqueeze(2)
+            states, mask = model(**batch).last_hidden_state.float(), batch["attention_mask"].unsqueeze(2)
             found[some] = ((states * mask).sum(1) / mask.sum(1)).cpu().numpy()
         return unit(found)
 

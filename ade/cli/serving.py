@@ -19,7 +19,7 @@ def export(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Export a classifier or an encoder to ONNX in float32 and int8, or a model of 'ade compress' as it is packed.
+    """Export a classifier or an encoder to ONNX in float32 and int8, or a compressed encoder with its packed table.
 
     The folder gets the tokenizer and the labels, too. The outputs of each file are compared with PyTorch's on random
     batches.

@@ -51,6 +51,7 @@ def unsupported(tables: Tables) -> str | None:
 
     requirements = [
         (options.sat, "it has no attention layer"),
+        (tables.depth is None, "it has several layers"),
         (not options.mean_pooling, "it pools by the mean"),
         (head_width >= 16 and head_width.bit_count() == 1, "the width of its heads is not a power of two above 8"),
         (gated or tables.value_readout is None, "it has more labels than its heads are wide"),

@@ -142,7 +142,7 @@ def self_test(model: ServedModel, path: Path) -> None:
     except BaseException as error:  # of any library; a panic in the tokenizer is not an Exception
         raise InputError(f"{path}: the model fails on a test text ({_first_line(error)})") from None
     if not fits:
-        raise InputError(f"{path}: the model's answers to a test text are not probabilities or finite numbers")
+        raise InputError(f"{path}: the model's predictions for a test text are not probabilities or finite numbers")
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,14 +15,14 @@ import numpy as np
 
 from ade.data.spilling import SpilledArray
 from ade.data.texts import Texts
-from ade.devices import resolve_device
+from ade.devices import quickest_dtype, resolve_device
 from ade.encoder import unit
 from ade.errors import InputError, first_line
 from ade.files import cache_folder, new_file
 from ade.progress import Report, quiet, silent
 
 ANSWERED = 2048  # texts answered between two notes of how far it got
-BATCH = 64  # texts of similar length that the teacher reads at a time
+BATCH = 32  # texts of similar length that the teacher reads at a time
 VECTORS, DONE = "vectors.npy", "done.json"
 ROTATED = 65_536  # vectors rotated at a time
 
@@ -46,12 +46,16 @@ class SentenceTeacher:
         try:
             with quiet():
                 model = SentenceTransformer(str(source), device=str(resolve_device(device)), trust_remote_code=False)
+                model.to(quickest_dtype(model.device))
         except Exception as error:  # of any library: the folder is damaged or of another kind
             raise InputError(f"{source}: not a readable sentence encoder ({first_line(error)})") from None
 
         def encode(texts: Sequence[str]) -> np.ndarray:
             prompt = {"prompt": prefix} if prefix else {}
-            return model.encode(list(texts), batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True, **prompt)
+            found = model.encode(
+                list(texts), batch_size=BATCH, show_progress_bar=False, convert_to_tensor=True, **prompt
+            )
+            return found.float().cpu().numpy()
 
         digest = hashlib.sha256(prefix.encode("utf8"))
         for name, tensor in model.state_dict().items():

@@ -138,6 +138,8 @@ def _check_size(settings: Mapping[str, Any], codebook: Any, rows: AnyDataset) ->
     chosen = [name for name in ("layer_bits", "lexicon_size") if settings.get(name)]
     if chosen:
         raise InputError(f"--size chooses {chosen[0]} itself: leave one of them out")
+    if (settings.get("layers") or 1) > 1:
+        raise InputError("--size is for models of one attention layer: leave out --layers")
 
 
 def problem_type(problem: str | None) -> str | None:

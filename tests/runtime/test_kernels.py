@@ -119,6 +119,7 @@ def test_graphs_are_replayed_with_what_they_are_given():
     [
         ({"sat": False}, "no attention"),
         ({"pooling": "mean"}, "pools by the mean"),
+        ({"attend": "gated", "layers": 2}, "several layers"),
         ({"labels": 40}, "more labels"),
         ({"heads": 4}, "width of its heads"),
         ({"max_tokens": 10**6}, "too long"),

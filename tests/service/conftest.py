@@ -1,5 +1,6 @@
 """A service on a real socket, clients for it, and a runtime that can be watched."""
 
+import asyncio
 import contextlib
 import json
 import select
@@ -20,7 +21,7 @@ from ade.service.model import ServedModel
 from ade.service.server import Server, bind_socket, url_of
 from ade.settings import STRONG, Architecture, ServiceSettings
 from ade.training.loop import fit_model
-from tests.conftest import PATIENT
+from tests.conftest import PATIENT, until
 
 SMALL = ServiceSettings(
     max_bytes=4000, max_texts=8, max_chars=100, timeout=PATIENT, batch=16, queue=1000, inspect_texts=1, grace=0
@@ -150,3 +151,18 @@ def serving_verb(folder, *words):
             yield process, json.loads(line)["address"]
         finally:
             process.kill()
+
+
+def asked_in_one_batch(predictor: Watched, address: str, texts: list[str]) -> list[httpx.Response]:
+    """Answers to a first request and to one for each text: these gather in one batch while the first is held."""
+
+    async def ask() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=address, timeout=PATIENT) as client:
+            first = asyncio.create_task(client.post("/predict", json={"texts": "first"}))
+            await asyncio.to_thread(predictor.busy.wait, PATIENT)
+            rest = [asyncio.create_task(client.post("/predict", json={"texts": text})) for text in texts]
+            await asyncio.to_thread(until, lambda: metrics_of(address)["ade_waiting_texts"] == len(texts))
+            predictor.go.set()
+            return await asyncio.gather(first, *rest)
+
+    return asyncio.run(ask())

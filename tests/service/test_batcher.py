@@ -38,6 +38,20 @@ def batched(requests, chosen=limits(), cost=one):
     return asyncio.run(ask()), batches
 
 
+class Held:
+    """Work that waits until it may go on, and knows its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, texts):
+        self.batches.append(texts)
+        self.begun.set()
+        assert self.go.wait(PATIENT)
+        return texts
+
+
 def test_requests_are_served_in_turn_and_answered_in_order():
     found, batches = batched([["a"], ["b", "c"], ["d", "e"], list("fghijk"), ["o"]], limits(cost=8))
     assert found == [["A"], ["B", "C"], ["D", "E"], list("FGHIJK"), ["O"]]
@@ -66,28 +80,22 @@ def test_a_short_request_waits_for_no_long_one():
 
 def test_a_word_that_comes_late_is_next():
     """While the first of many batches is predicted, a word arrives: it is in the second."""
-    batches, begun, go = [], threading.Event(), threading.Event()
-
-    def work(texts):
-        batches.append(texts)
-        begun.set()
-        assert go.wait(PATIENT)
-        return texts
+    work = Held()
 
     async def ask():
         predict = Batcher(work, limits(8, 100, 10**6), len)
         greedy = [asyncio.create_task(predict(["x" * 90] * 20)) for _ in range(40)]
-        await asyncio.to_thread(begun.wait, PATIENT)
+        await asyncio.to_thread(work.begun.wait, PATIENT)
         word = asyncio.create_task(predict(["word"]))
         await asyncio.sleep(0)
-        go.set()
+        work.go.set()
         await word
         assert not any(task.done() for task in greedy)
         await asyncio.gather(*greedy)
 
     asyncio.run(asyncio.wait_for(ask(), PATIENT))
-    assert batches[1][0] == "word"
-    assert sum(map(len, batches[1])) <= 100
+    assert work.batches[1][0] == "word"
+    assert sum(map(len, work.batches[1])) <= 100
 
 
 def test_a_word_is_served_between_the_steps_of_a_long_text():
@@ -251,27 +259,21 @@ def test_after_a_lull_nobody_else_is_expected(monkeypatch):
 
 
 def test_what_is_cancelled_is_not_worked_on():
-    batches, begun, go = [], threading.Event(), threading.Event()
-
-    def work(texts):
-        batches.append(texts)
-        begun.set()
-        assert go.wait(PATIENT)
-        return texts
+    work = Held()
 
     async def ask():
         predict = Batcher(work, limits(4), one)
         first = asyncio.create_task(predict(["first"]))
-        await asyncio.to_thread(begun.wait, PATIENT)
+        await asyncio.to_thread(work.begun.wait, PATIENT)
         tasks = [asyncio.create_task(predict([f"{i}"] * 6)) for i in range(5)]
         await asyncio.sleep(0)
         for task in tasks[:4]:
             task.cancel()
         await asyncio.sleep(0)
-        go.set()
+        work.go.set()
         assert await first == ["first"]
         assert await tasks[4] == ["4"] * 6
         return predict.queued
 
     assert asyncio.run(ask()) == 0
-    assert batches == [["first"], ["4"] * 4, ["4"] * 2]
+    assert work.batches == [["first"], ["4"] * 4, ["4"] * 2]

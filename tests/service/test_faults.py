@@ -1,11 +1,9 @@
 """Failures, clients that leave and too much work: each stays with its own request."""
 
-import asyncio
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import numpy as np
 
 from ade.runtime.runtime import Runtime
@@ -16,6 +14,7 @@ from tests.service.conftest import (
     HEAD,
     SECRET,
     Watched,
+    asked_in_one_batch,
     connected,
     got,
     metrics_of,
@@ -30,17 +29,8 @@ def test_a_failure_stays_with_its_own_request_and_tells_nothing(folder, caplog):
         predictor.go.clear()  # while the first is worked on, the others gather
         texts = ["the coach", "boom", "the team", "boom and more", "a rocket"]
 
-        async def ask() -> list[httpx.Response]:
-            async with httpx.AsyncClient(base_url=address, timeout=PATIENT) as client:
-                first = asyncio.create_task(client.post("/predict", json={"texts": "first"}))
-                await asyncio.to_thread(predictor.busy.wait, PATIENT)
-                rest = [asyncio.create_task(client.post("/predict", json={"texts": text})) for text in texts]
-                await asyncio.to_thread(until, lambda: metrics_of(address)["ade_waiting_texts"] == len(texts))
-                predictor.go.set()
-                return await asyncio.gather(first, *rest)
-
         with caplog.at_level(logging.ERROR, "ade.service"):
-            answers = asyncio.run(ask())
+            answers = asked_in_one_batch(predictor, address, texts)
         assert [answer.status_code for answer in answers] == [200, 200, 500, 200, 500, 200]
         assert sorted(texts) in [sorted(batch) for batch in predictor.asked]  # it was one batch
         for answer in answers:

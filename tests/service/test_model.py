@@ -1,6 +1,5 @@
 """The model that is served: one for all routes whatever happens to its folder, tested, and replaced while serving."""
 
-import asyncio
 import shutil
 import signal
 import threading
@@ -17,7 +16,7 @@ from ade.runtime.runtime import Runtime
 from ade.service.access import Access
 from ade.service.model import ServedModel
 from tests.conftest import PATIENT, until
-from tests.service.conftest import Watched, got, metrics_of, posted, running, serving_verb
+from tests.service.conftest import Watched, asked_in_one_batch, got, metrics_of, posted, running, serving_verb
 
 TEXT = "the rocket and the bank"
 KEY = "0123456789abcdef"
@@ -120,16 +119,7 @@ def test_a_tokenizer_that_panics_on_a_text_fails_that_request_alone(folder):
         predictor.go.clear()
         texts = ["the coach", panics, "the team"]
 
-        async def ask() -> list[httpx.Response]:
-            async with httpx.AsyncClient(base_url=address, timeout=PATIENT) as client:
-                first = asyncio.create_task(client.post("/predict", json={"texts": "first"}))
-                await asyncio.to_thread(predictor.busy.wait, PATIENT)
-                rest = [asyncio.create_task(client.post("/predict", json={"texts": text})) for text in texts]
-                await asyncio.to_thread(until, lambda: metrics_of(address)["ade_waiting_texts"] == len(texts))
-                predictor.go.set()
-                return await asyncio.gather(first, *rest)
-
-        answers = asyncio.run(ask())
+        answers = asked_in_one_batch(predictor, address, texts)
         assert [answer.status_code for answer in answers] == [200, 200, 500, 200]
         assert sorted(texts) in [sorted(batch) for batch in predictor.asked]  # it was one batch
         assert posted(address, panics, "/explain").status_code == 500

@@ -62,7 +62,7 @@ def test_the_student_comes_close_to_its_teacher(sentence_folder, corpus, tmp_pat
     fresh = topic_texts(60, 9)[0]
     teacher = SentenceTransformer(str(sentence_folder), device="cpu").encode(fresh)
     constant = float((teacher @ unit(teacher.mean(0, keepdims=True))[0]).mean())  # of one vector for all texts
-    assert made.model.config.about["dev"]["cosine"] > constant + 0.5 * (1 - constant)
+    assert made.model.config.about["dev"]["cosine"] > constant + 0.3 * (1 - constant)
     ours = Encoder.load(tmp_path / "out").encode(fresh)
     above = np.triu_indices(len(fresh), 1)
     alike = np.corrcoef((ours @ ours.T)[above], (teacher @ teacher.T)[above])[0, 1]

@@ -121,7 +121,11 @@ def test_what_does_not_fit_is_said(options, message, codebook):
 
 
 def test_a_size_does_not_go_with_what_it_chooses(teacher):
-    for options, message in (({"size": "1M"}, "is not a size"), ({"size": "1MB", "layer_bits": 4}, "layer_bits")):
+    for options, message in (
+        ({"size": "1M"}, "is not a size"),
+        ({"size": "1MB", "layer_bits": 4}, "layer_bits"),
+        ({"size": "1MB", "layers": 2}, "leave out --layers"),
+    ):
         with pytest.raises(InputError, match=message):
             ade.train(["a", "b"] * 10, ["x", "y"] * 10, teacher=teacher, **options)
 

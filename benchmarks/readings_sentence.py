@@ -1,0 +1,116 @@
+"""What the table of encoders says, in words: each sentence with the checks it rests on."""
+
+from collections.abc import Callable
+
+from benchmarks.book import Book, Record
+from benchmarks.claims import Check, Claim, MissingError, records, says
+from benchmarks.tables_sentence import ALL_TEXTS, ONE, RATES, SMALL, SOME, SOME_TEXTS, STATIC, TWO
+
+TEACHER, *OTHERS = STATIC
+MINUTES = 30  # for SOME texts on two cores
+Value = Callable[[Record], float]
+
+
+def stsb(record: Record) -> float:
+    """Spearman's correlation on the test pairs of STS-B (English)."""
+    return record["figures"]["tasks"]["stsb"]["test"]
+
+
+def nearest(data: str) -> Value:
+    """The share of texts whose nearest neighbour has their label."""
+    return lambda record: record["figures"]["tasks"]["nearest"][data]
+
+
+def titles(count: str) -> Value:
+    """The share of titles that find their description."""
+    return lambda record: record["figures"]["tasks"]["titles"][count]
+
+
+EVERY: tuple[Value, ...] = (stsb, nearest("banking77"), nearest("trec"), titles("1"), titles("10"))
+
+
+def average(book: Book, name: str, column: str, value: Value) -> float:
+    """The mean over the runs of an encoder."""
+    found = records(book, ("sentence", name, column))
+    return sum(map(value, found)) / len(found)
+
+
+def ahead_of_others(name: str, column: str, *values: Value) -> Check:
+    """An encoder of ours is ahead of every other but the teacher, by each of these."""
+    return lambda book: all(
+        average(book, name, column, value) > average(book, other, "", value) for value in values for other in OTHERS
+    )
+
+
+def reaches(name: str, column: str, least: float) -> Check:
+    """An encoder has at least so much on STS-B."""
+    return lambda book: average(book, name, column, stsb) >= least
+
+
+def rates_of(book: Book) -> Record:
+    """Texts a second of all encoders, measured in turn."""
+    return records(book, ("sentence", RATES, ""))[0]["figures"]
+
+
+def faster(name: str, least: float) -> Check:
+    """An encoder makes at least so many vectors a second."""
+    return lambda book: rates_of(book)[name]["texts_per_second"] >= least
+
+
+def times_the_teacher(name: str, factor: float) -> Check:
+    """An encoder is so many times as fast as the teacher, in float32 and in 8 bits."""
+
+    def check(book: Book) -> bool:
+        found = rates_of(book)
+        slow = max(found[each]["texts_per_second"] for each in (TEACHER, f"{TEACHER}, int8"))
+        return found[name]["texts_per_second"] >= factor * slow
+
+    return check
+
+
+def minutes_at_most(name: str, minutes: float) -> Check:
+    """A run on a CPU took no longer."""
+
+    def check(book: Book) -> bool:
+        found = records(book, ("sentence", name, SOME_TEXTS))
+        if any(record["device"]["kind"] != "cpu" for record in found):
+            raise MissingError(name)
+        return all(record["figures"]["seconds"] <= 60 * minutes for record in found)
+
+    return check
+
+
+READINGS: dict[str, list[Claim]] = {
+    "sentence": [
+        says(
+            "Encoders are distilled from MiniLM-L6 on news, an encyclopedia, questions, reviews and glosses, training rows alone "
+            "and nothing of STS-B. STS-B is Spearman's correlation on the English test pairs; nearest is the share of test "
+            "texts whose nearest training text has their label; titles of AG News's test rows look for their description "
+            "among all. Rates are those of one run, all in turn, raw text to vector."
+        ),
+        says(
+            f"On two cores an encoder of 8 MB from {SOME:,} texts is made in less than half an hour, the teacher's "
+            "answers and the codebook included.",
+            minutes_at_most(ONE, MINUTES),
+        ),
+        says(
+            f"Of {SOME:,} texts, in four epochs, it is ahead of model2vec's distillation of the same teacher, of wordllama "
+            "and of the averaged table on STS-B.",
+            ahead_of_others(ONE, SOME_TEXTS, stsb),
+        ),
+        says("On every other task, too.", ahead_of_others(ONE, SOME_TEXTS, *EVERY)),
+        says(
+            "From all texts both sizes are ahead of them on every task.",
+            ahead_of_others(ONE, ALL_TEXTS, *EVERY),
+            ahead_of_others(SMALL, ALL_TEXTS, *EVERY),
+        ),
+        says(
+            "One layer reaches 0.76 at 8 MB and 0.74 at 2 MB, two layers 0.79.",
+            reaches(ONE, ALL_TEXTS, 0.76),
+            reaches(SMALL, ALL_TEXTS, 0.74),
+            reaches(TWO, ALL_TEXTS, 0.79),
+        ),
+        says("One layer makes more than 5,000 vectors a second.", faster(ONE, 5000), faster(SMALL, 5000)),
+        says("It is more than ten times as fast as its teacher, in 8 bits too.", times_the_teacher(ONE, 10)),
+    ]
+}
