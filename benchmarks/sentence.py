@@ -29,6 +29,7 @@ from ade.encoder import Encoder, unit
 from ade.errors import InputError
 from ade.progress import Report, quiet
 from ade.settings import EncoderSettings
+from ade.teachers import DEFAULT_TEACHER, load_teacher
 from ade.training.distill_encoder import distill_encoder
 from ade.training.sentence_teacher import SentenceTeacher
 from benchmarks.accuracy import Places
@@ -38,6 +39,7 @@ Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 SHORTEST, LONGEST = 8, 1000  # characters of a text of the corpus
 MAX_TOKENS, BATCH = 256, 32
+MODEL2VEC = "model2vec of MiniLM-L6, 256"
 REPEATS, TIMED_TEXTS, SLOW_TEXTS = 5, 8192, 512
 RATE_TEXTS = 20_000  # of the encoders whose rates are measured
 
@@ -229,33 +231,29 @@ def _model2vec(places: Places) -> tuple[Encode, int]:
     return lambda texts: model.encode(list(texts)), nbytes
 
 
-def _wordllama(places: Places) -> tuple[Encode, int]:
-    """The vectors of wordllama, averaged as its package does."""
-    wordllama = import_module("wordllama")
-    model = wordllama.WordLlama.load(dim=256)
-    folder = Path(str(wordllama.__file__)).parent
-    nbytes = sum(file.stat().st_size for kind in ("weights/*256*", "tokenizers/*") for file in folder.glob(kind))
-    return lambda texts: model.embed(list(texts)), nbytes
-
-
-def _table(places: Places) -> tuple[Encode, int]:
-    """The mean of the teacher's input embeddings."""
-    from ade.data.tokenize import tokenize
-    from ade.teachers import load_teacher
-
-    teacher = load_teacher(places.teachers / "minilm-l6")
+def _mean_of(source: str | Path) -> tuple[Encode, int]:
+    """The mean of the rows of an embedding table, without special tokens."""
+    teacher = load_teacher(source)
     table = teacher.table.float().numpy()
 
     def encode(texts: Sequence[str]) -> np.ndarray:
-        ids, offsets = tokenize(teacher.tokenizer, list(texts), MAX_TOKENS)
-        return np.add.reduceat(table[ids], offsets[:-1]) / np.diff(offsets)[:, None]
+        rows = [encoding.ids for encoding in teacher.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return np.stack([table[ids[:MAX_TOKENS]].mean(0) if ids else np.zeros(table.shape[1]) for ids in rows])
 
-    return encode, teacher.nbytes
+    return encode, teacher.table.numel() * teacher.table.element_size() + len(teacher.tokenizer.to_str().encode())
+
+
+def _wordllama(places: Places) -> tuple[Encode, int]:
+    return _mean_of(DEFAULT_TEACHER)
+
+
+def _table(places: Places) -> tuple[Encode, int]:
+    return _mean_of(places.teachers / "minilm-l6")
 
 
 ENCODERS: dict[str, Callable[[Places], tuple[Encode, int]]] = {
     "MiniLM-L6": _minilm,
-    "model2vec of MiniLM-L6, 256": _model2vec,
+    MODEL2VEC: _model2vec,
     "wordllama, 256": _wordllama,
     "mean of MiniLM-L6's table": _table,
 }
@@ -273,8 +271,7 @@ def run_encoder_rates(run: Run, places: Places, report: Report) -> tuple[dict[st
     systems: dict[str, tuple[Encode, Sequence[str]]] = {}
     for name, chosen in run.settings["encoders"].items():
         systems[name] = (_quickly_made(places, chosen, report).encode, many)
-    for name in ("model2vec of MiniLM-L6, 256", "wordllama, 256"):
-        systems[name] = (ENCODERS[name](places)[0], many)
+    systems[MODEL2VEC] = (_model2vec(places)[0], many)
     systems["MiniLM-L6"] = (_minilm(places)[0], texts[:SLOW_TEXTS])
     systems["MiniLM-L6, int8"] = (_int8(places), texts[:SLOW_TEXTS])
 
