@@ -64,6 +64,7 @@ def test_the_quick_harness_runs_whole_and_is_not_repeated(places, tmp_path):
     todo, seconds = plan(None, "cpu", True, tmp_path / "results")
     assert len(todo) == len(quick())
     assert seconds > 0
+    todo = [run for run in todo if run.table != "service"]  # which tests below start
     assert reproduce(todo, places, tmp_path / "results") == []
     found = records.load(tmp_path / "results")
     assert len(found) == len(todo)
@@ -72,7 +73,7 @@ def test_the_quick_harness_runs_whole_and_is_not_repeated(places, tmp_path):
     assert first["data"]["train_rows"] == 200
     assert len(first["data"]["sha256"]) == 64
     assert 0 <= first["figures"]["accuracy"] <= 1
-    assert plan(None, "cpu", True, tmp_path / "results")[0] == []
+    assert {run.table for run in plan(None, "cpu", True, tmp_path / "results")[0]} == {"service"}
 
 
 def test_several_runs_at_once_give_the_same_figures(places, tmp_path):
