@@ -22,11 +22,12 @@ $(STAMP): $(RUNNING)
 run: $(RUNNING)
 	$(BIN)/ade run
 
+# Three workers also on two cores: some tests wait for processes that they start.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3
 
 # The oldest supported releases (.ci/oldest.py) of what training needs, laid over this environment: all but torch, whose old builds
 # for CPUs few indexes have. tests/test_install.py takes those of what prediction needs, where .ci/run says so.
