@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ade.configuration import AdeConfig
-from ade.data.problems import MULTI, REGRESSION, TAGGER, names_of, problem_of
+from ade.data.problems import ENCODER, MULTI, REGRESSION, TAGGER, names_of, problem_of
 from ade.teachers import CONTEXTUAL
 
 CARD = "README.md"
@@ -23,6 +23,12 @@ METRICS = {  # our name of a metric -> the hub's
     "root_mean_square_error": "rmse", "r2": "r_squared",
 }  # fmt: skip
 MAX_LABELS = 40  # listed by name
+CLASSIFICATION, TAGGING, SIMILARITY = "text-classification", "token-classification", "sentence-similarity"  # the hub's
+USAGE = {
+    CLASSIFICATION: 'ade.Classifier.load("FOLDER").predict(["a text", "another"])',
+    TAGGING: 'ade.Tagger.load("FOLDER").predict(["a sentence of words"])',
+    SIMILARITY: 'ade.load("FOLDER").encode(["a text", "another"]).shape',
+}
 TEMPLATE = """---
 {{ card_data }}
 ---
@@ -30,12 +36,12 @@ TEMPLATE = """---
 # ADE on {{ data }}
 
 An Adaptive Dictionary Embeddings (ADE) model: every token is a weighted sum of a few shared anchor vectors, one \
-attention layer weighs them by context, and a linear layer predicts.
+attention layer weighs them by context, and a linear layer {{ last_layer }}.
 
-- Predicts: {{ predicts }}
+- {{ purpose }}
 {% if labels %}- Labels: {{ labels }}
 {% endif %}- Size: {{ size }}
-{% if about.teacher %}- Embedding table distilled from: {{ about.teacher }}, {{ license_note }}
+{% if about.teacher %}- {{ distilled }} distilled from: {{ about.teacher }}, {{ license_note }}
 {% endif %}{% if about.data %}- Trained on: {{ about.data }}{% if about.rows %}, {{ rows }} rows{% endif %}
 {% endif %}{% if lexicon_entries %}- Lexicon: scores of {{ lexicon_entries }} n-grams are added to the model's
 {% endif %}{% if splits %}
@@ -55,14 +61,14 @@ import ade  # registers the model with transformers
 print({{ usage }})
 ```
 
-```python
+{% if pipeline_tag %}```python
 import ade
 from transformers import pipeline
 
 print(pipeline("{{ pipeline_tag }}", "FOLDER")("a text"))
 ```
 
-Weights are safetensors; loading runs no code of this repository.
+{% endif %}Weights are safetensors; loading runs no code of this repository.
 """
 
 
@@ -83,11 +89,15 @@ def card(config: AdeConfig, nbytes: int) -> str:
     """Return the model card of a config, for weights of `nbytes` bytes."""
     about, labels = config.about, names_of(config.id2label, config.num_labels)
     problem = problem_of(config.problem_type, config.num_labels)
-    tagger = task(config) == "token-classification"
+    kind = task(config)
     listed = [] if problem == REGRESSION else [*labels[:MAX_LABELS]]
     if len(labels) > MAX_LABELS:
         listed.append("...")
+    unit = "word" if kind == TAGGING else "text"
     predicts = {MULTI: f"any of {len(labels)} labels for a text", REGRESSION: "a number for a text"}
+    purpose = f"Predicts: {predicts.get(problem, f'one of {len(labels)} labels for a {unit}')}"
+    if kind == SIMILARITY:
+        purpose = f"Gives each text a unit vector of {config.output_size} dimensions"
     splits = {split: about[split] for split in ("test", "dev") if about.get(split)}
     entries = (about.get("lexicon") or {}).get("entries")
     metric_names = list(dict.fromkeys(name for metrics in splits.values() for name in metrics))
@@ -97,7 +107,10 @@ def card(config: AdeConfig, nbytes: int) -> str:
         template_str=TEMPLATE,
         about=about,
         data=about.get("data") or "unnamed",
-        predicts=predicts.get(problem, f"one of {len(labels)} labels for a {'word' if tagger else 'text'}"),
+        purpose=purpose,
+        last_layer="makes a vector" if kind == SIMILARITY else "predicts",
+        distilled="Encoder" if kind == SIMILARITY else "Embedding table",
+        pipeline_tag="" if kind == SIMILARITY else kind,
         labels=", ".join(listed),
         size=f"{nbytes:,} bytes, {config.anchors:,} anchors of width {config.hidden_size}",
         license_note=f"licence: {about['license']}" if about.get("license") else "licence not known: look it up",
@@ -105,9 +118,7 @@ def card(config: AdeConfig, nbytes: int) -> str:
         lexicon_entries=f"{entries:,}" if entries else "",
         splits={split: [_shown(splits[split].get(name)) for name in metric_names] for split in reversed(splits)},
         metric_names=metric_names,
-        usage='ade.Tagger.load("FOLDER").predict(["a sentence of words"])'
-        if tagger
-        else 'ade.Classifier.load("FOLDER").predict(["a text", "another"])',
+        usage=USAGE[kind],
     )
     return f"{content}\n"
 
@@ -136,7 +147,8 @@ def metadata(config: AdeConfig) -> ModelCardData:
 
 def task(config: AdeConfig) -> str:
     """Return the hub's name of the task a model solves."""
-    return "token-classification" if TAGGER in (config.architectures or []) else "text-classification"
+    kinds = {TAGGER: TAGGING, ENCODER: SIMILARITY}
+    return next((kinds[name] for name in config.architectures or [] if name in kinds), CLASSIFICATION)
 
 
 def licence(stated: str | None) -> dict[str, str]:

@@ -13,10 +13,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from benchmarks.records import Run
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 SHORTEST, LONGEST = 8, 1000  # characters of a text of the corpus
-MAX_TOKENS, BATCH = 256, 32
+MAX_TOKENS, BATCH, GPU_BATCH = 256, 32, 256
 MODEL2VEC = "model2vec of MiniLM-L6, 256"
 REPEATS, TIMED_TEXTS, SLOW_TEXTS = 5, 8192, 512
 RATE_TEXTS = 20_000  # of the encoders whose rates are measured
@@ -60,12 +60,15 @@ class _Stages:
 
 
 def run_encoder(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Distil an encoder on general text and measure it, time included; nothing is taken from a cache."""
-    settings = run.settings
+    """Distil an encoder on general text and measure it.
+
+    Of some texts, time is measured too, and nothing is taken from a cache; seeds on all texts share one.
+    """
+    settings, timed = run.settings, bool(run.settings["texts"])
     folder = places.teachers / settings["teacher"]
     texts = shuffled_texts(places, settings["texts"])
     chosen, stages = EncoderSettings(**settings["encoder"], device=places.device), _Stages(report)
-    with tempfile.TemporaryDirectory() as work, environment(ADE_CACHE=work):
+    with tempfile.TemporaryDirectory() as work, patch.dict(os.environ, {"ADE_CACHE": work} if timed else {}):
         out, began = Path(work) / "encoder", time.perf_counter()
         encoder = distill_encoder(
             teacher_of(folder, places.device), [], chosen, table=folder, texts=texts, out=out, progress=stages
@@ -77,23 +80,8 @@ def run_encoder(run: Run, places: Places, report: Report) -> tuple[dict[str, Any
         "short": tasks(lambda some: encoder.encode(some, 128), places, ("stsb",)),
         "validation": encoder.model.config.about["dev"],
     }
-    times = {"seconds": seconds, "stages": stages.seconds()}
+    times = {"seconds": seconds, "stages": stages.seconds()} if timed else {}
     return {**scores, "bytes": nbytes, **times}, {"data": {"texts": len(texts)}}
-
-
-@contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Context manager: variables of the environment, and afterwards as they were."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def shuffled_texts(places: Places, count: int) -> list[str]:
@@ -147,13 +135,14 @@ def _transformer(folder: Path, device: str, dtype: torch.dtype = torch.float32) 
         model = AutoModel.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     model.to(resolve_device(device)).eval()
+    size = GPU_BATCH if model.device.type == "cuda" else BATCH
 
     @torch.inference_mode()
     def encode(texts: Sequence[str]) -> np.ndarray:
         found = np.empty((len(texts), model.config.hidden_size), np.float32)
         order = np.argsort([len(text) for text in texts], kind="stable")
-        for start in range(0, len(order), BATCH):
-            some = order[start : start + BATCH]
+        for start in range(0, len(order), size):
+            some = order[start : start + size]
             batch = tokenizer(
                 [texts[row] for row in some], padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
             ).to(model.device)

@@ -8,13 +8,13 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import ade
 from ade.classifier import Classifier
-from ade.data.tokenize import tokenize
 from ade.encoder import Encoder, truncated, unit
 from ade.errors import InputError
 from ade.model import AdeForSequenceClassification
@@ -130,8 +130,6 @@ def test_the_numpy_encoder_loads_no_torch(folder):
 
 def test_ade_load_gives_an_encoder(folder):
     assert isinstance(ade.load(folder), RuntimeEncoder)
-    ids, offsets = tokenize(ade.load(folder).tokenizer, TEXTS[:2], 32)
-    assert len(ids) == offsets[-1]
 
 
 def test_the_loss_is_zero_where_all_is_as_wanted_and_counts_short_vectors():
@@ -161,3 +159,14 @@ def test_onnx_gives_the_same_vectors(layers, tmp_path):
         ids[i, : len(row)], mask[i, : len(row)] = row, 1
     (found,) = session.run(["embeddings"], {"input_ids": ids, "attention_mask": mask})
     assert np.allclose(found, encoder.encode(TEXTS), atol=1e-5)
+
+
+def test_the_card_of_an_encoder_says_how_to_get_vectors(folder, capsys):
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.pipeline_tag == "sentence-similarity"
+    assert "a unit vector of 24 dimensions" in card.text
+    assert "Labels" not in card.text
+    assert "pipeline(" not in card.text  # transformers has none for vectors of texts
+    code = card.text.split("```python\n")[1].split("```")[0]
+    exec(code.replace("FOLDER", str(folder)), {})  # what a reader of the card would run
+    assert capsys.readouterr().out.strip() == "(2, 24)"
