@@ -26,9 +26,6 @@ def titles(count: str) -> Value:
     return lambda record: record["figures"]["tasks"]["titles"][count]
 
 
-EVERY: tuple[Value, ...] = (stsb, nearest("banking77"), nearest("trec"), titles("1"), titles("10"))
-
-
 def average(book: Book, name: str, column: str, value: Value) -> float:
     """The mean over the runs of an encoder."""
     found = records(book, ("sentence", name, column))
@@ -114,9 +111,16 @@ READINGS: dict[str, list[Claim]] = {
             ),
         ),
         says(
-            "From all texts both sizes are ahead of them on every task.",
-            ahead_of_others(ONE, ALL_TEXTS, *EVERY),
-            ahead_of_others(SMALL, ALL_TEXTS, *EVERY),
+            "From all texts, in eight epochs (sixteen for two layers; one seed each), one layer is ahead of them on STS-B, "
+            "Banking77 and the nearest description at both sizes, two layers among the ten nearest too. On TREC all are "
+            "behind the averaged table.",
+            *(ahead_of_others(name, ALL_TEXTS, stsb, nearest("banking77"), titles("1")) for name in (ONE, SMALL, TWO)),
+            ahead_of_others(TWO, ALL_TEXTS, titles("10")),
+            lambda book: all(
+                average(book, name, ALL_TEXTS, nearest("trec"))
+                < average(book, "mean of MiniLM-L6's table", "", nearest("trec"))
+                for name in (ONE, SMALL, TWO)
+            ),
         ),
         says(
             "One layer reaches 0.76 at 8 MB and 0.74 at 2 MB, two layers 0.79.",
