@@ -4,6 +4,7 @@ from benchmarks import paper
 from benchmarks.book import NAMES, SHORT, Book, Record, markdown, mean, percent, size_of
 from benchmarks.records import FP32, INT8, LIMIT
 from benchmarks.sections_compress import compress as compress
+from benchmarks.sections_compress import compress_speed as compress_speed
 from benchmarks.sections_compress import frontier as frontier
 from benchmarks.sections_lexicon import lexicon as lexicon
 from benchmarks.sections_lexicon import windows as windows

@@ -20,6 +20,18 @@ def compress(book: Book) -> str:
     return markdown(["model", "table", "packed", "weights in all", "tasks"], rows)
 
 
+def compress_speed(book: Book) -> str:
+    """Texts or tokens a second and peak memory, the original's and with the table packed."""
+    rows = []
+    for record in book.everywhere("compress_speed"):
+        rate, memory = record["figures"]["per_second"], record["figures"]["peak_bytes"]
+        cells = [f"{rate[which]:,.1f}" for which in ("original", "packed")]
+        cells += [f"{rate['packed'] / rate['original']:.2f}", *(size_of(memory[which]) for which in rate)]
+        rows.append([record["settings"]["model"], record["settings"]["compression"]["size"], *cells])
+    header = ["model", "table in", "a second, original", "packed", "ratio", "peak memory, original", "packed"]
+    return markdown(header, rows)
+
+
 def frontier(book: Book) -> str:
     """One way a row for every size: bytes, bits a weight, and the tasks; of Tatoeba the mean and the worst loss."""
     found = book.everywhere("frontier")

@@ -37,6 +37,19 @@ def compress_run(model: str, size: str, **changes: Any) -> Run:
     return Run("compress", "compress", settings)
 
 
+def compress_speed() -> dict[str, dict[str, list[Run]]]:
+    """Speed and memory of models with their table packed, beside the original."""
+    sizes = {"multilingual-e5-small": "12MB", "smollm2-135m": "5MB", "gemma3-270m": "31MB"}
+    return {model: {size: [speed_run(model, size)]} for model, size in sizes.items()}
+
+
+def speed_run(model: str, size: str) -> Run:
+    """One model in so many bytes, timed beside the original."""
+    return Run(
+        "compress_speed", "compress_speed", {"revision": REVISION, "model": model, "compression": {"size": size}}
+    )
+
+
 def frontier() -> dict[str, dict[str, list[Run]]]:
     """The table of multilingual-e5-small in many sizes, and what its tasks make of it."""
     sizes: dict[str, tuple[str, ...]] = {

@@ -16,7 +16,7 @@ from benchmarks.book import Book
 from benchmarks.compress import CHOSEN_ON, perplexity, stsb, tatoeba
 from benchmarks.frontier import METHODS, in_groups, trimmed
 from benchmarks.reproduce import reproduce
-from benchmarks.tables_compress import OURS, SOURCE, compress_run, frontier_run
+from benchmarks.tables_compress import OURS, SOURCE, compress_run, frontier_run, speed_run
 from tests.compression.test_compress import decoder, encoder, texts  # noqa: F401
 
 
@@ -123,3 +123,16 @@ def test_a_frontier_is_recorded_and_reported(places, tmp_path, monkeypatch):
     table = sections.frontier(book)
     assert table.count("\n") == 5
     assert "| as it came | 0.1 MB | 32.00 | 100.0 | - |" in table
+
+
+def test_speed_and_memory_are_measured_beside_the_original(places, tmp_path):
+    (places.data / "tatoeba" / "deu-eng.deu").write_text("\n".join(texts(20)) + "\n", "utf8")
+    runs = [speed_run(model, "22kB") for model in ("encoder", "decoder")]
+    assert reproduce(runs, places, tmp_path / "results") == []
+    for record in records.load(tmp_path / "results"):
+        assert set(record["figures"]["per_second"]) == {"original", "packed"}
+        assert all(rate > 0 for rate in record["figures"]["per_second"].values())
+        assert set(record["figures"]["peak_bytes"]) == {"original", "packed"}  # of so small models no more than noise
+    book = Book(records.load(tmp_path / "results"))
+    book.everywhere = lambda name: book.all  # type: ignore[method-assign]
+    assert sections.compress_speed(book).count("\n") == 3
