@@ -19,7 +19,9 @@ from ade.devices import cores
 from ade.errors import InputError
 from ade.progress import Report, silent
 
-BITS = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # of a weight in each stage, where the dimension allows; 9 in all
+FINE = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # bits of a weight in each stage, where the dimension allows; 9 in all
+COARSE = (0.5, 0.5, 1.0, 2.0, 4.0)  # fewer stages, so fewer books, for a table of few bytes
+BOOK_SHARE = 0.1  # most of the bytes that books may take for FINE
 SHARED_FROM = 2.0  # bits: finer stages share one book, as their residuals are alike
 SAMPLE = 131_072  # rows that k-means sees
 TRIED = 16_384  # rows that tell what each stage is worth
@@ -43,10 +45,12 @@ class CoderSettings:
     plain: float = PLAIN
 
 
-def widths_of(dim: int) -> list[int]:
-    """Numbers a code in each stage: the divisors of the dimension nearest to the intended bits."""
+def widths_of(dim: int, size: int) -> list[int]:
+    """Numbers a code in each stage, for a table of `size` bytes: the divisors nearest to the intended bits."""
     divisors = [n for n in range(1, dim + 1) if dim % n == 0]
-    return [min(divisors, key=lambda n: (abs(math.log(n * bits / 8)), n)) for bits in BITS]
+    books = dim * ENTRIES * sum(bits < SHARED_FROM for bits in FINE)  # bytes
+    stages = FINE if books <= BOOK_SHARE * size else COARSE
+    return [min(divisors, key=lambda n: (abs(math.log(n * bits / 8)), n)) for bits in stages]
 
 
 def encode_table(
@@ -119,7 +123,7 @@ class _Coder:
         self.root, self.unroot = _roots(table.shape[1], metric, settings.plain)  # (d, d) each
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.exact = torch.tensor(sorted(set(exact)), dtype=torch.long)
-        self.widths = widths_of(table.shape[1])
+        self.widths = widths_of(table.shape[1], settings.size)
         use = use.double().clamp(min=0)
         use = (use / use.mean().clamp(min=1e-30)).clamp(min=USE_FLOOR)
         self.weight = use.pow(settings.exponent).float()  # (V,)

@@ -47,6 +47,7 @@ MARKERS = ("config.json", "compression.json")
 OUTPUT_TEXTS, INPUT_TEXTS = 100, 800  # for the metrics of a decoder's output and of an encoder's input
 WHOLE = 0.05  # most of the bytes that go to special tokens, whose rows stay whole
 ENCODER = {"exponent": 0.5, "plain": 0.2}  # of the coder: rare words decide what a text is about
+DECODER = {"exponent": 0.6, "plain": 0.03}  # scores of all rows are compared, and few directions decide them
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class _Job:
         scored = is_decoder(model) and (name == tables.head or (tables.tied and self.settings.head != "input"))
         metric = self._metric(model, tokenizer, name, scored)
         special = _special_rows(tokenizer, weight, WHOLE * size)
-        settings = CoderSettings(size, self.settings.seed, **({} if is_decoder(model) else ENCODER))
+        settings = CoderSettings(size, self.settings.seed, **(DECODER if is_decoder(model) else ENCODER))
         packed = encode_table(weight.cpu(), use, special, settings, metric, self.report)
         if not self.tuning or name != tables.input:
             return packed

@@ -99,6 +99,8 @@ def test_assign_finds_the_nearest_entry(count: int, width: int, seed: int) -> No
 
 @pytest.mark.parametrize("dim", [32, 48, 100, 300, 384, 576, 640, 768, 2048])
 def test_widths_divide_the_dimension_and_fall(dim: int) -> None:
-    widths = widths_of(dim)
-    assert all(dim % width == 0 for width in widths)
-    assert list(np.sort(widths)[::-1]) == widths
+    few, many = widths_of(dim, 10_000), widths_of(dim, 10**9)
+    for widths in (few, many):
+        assert all(dim % width == 0 for width in widths)
+        assert list(np.sort(widths)[::-1]) == widths
+    assert len(few) < len(many)  # books of many stages would take most of a small table
