@@ -22,6 +22,7 @@ from torch import Tensor
 from ade.compression.compress import compress
 from ade.compression.report import token_ids
 from ade.compression.source import body_of, is_decoder, load_model, source_folder
+from ade.data.loading import load_dataset
 from ade.devices import resolve_device
 from ade.errors import InputError
 from ade.progress import Report
@@ -42,10 +43,8 @@ def run_compress(run: Run, places: Places, report: Report) -> tuple[dict[str, An
     if not source.is_dir():
         raise InputError(f"{source}: no such model; point --teachers at the folder that holds it")
     chosen = CompressionSettings(**settings["compression"], device=places.device)
-    files = [places.data / name for name in settings["corpus"]]
-    tuning = [places.data / name for name in settings["tune"]]
-
     with tempfile.TemporaryDirectory() as work, source_folder(source) as folder:
+        files, tuning = ([_text_file(places, name, Path(work)) for name in settings[use]] for use in ("corpus", "tune"))
         began = time.perf_counter()
         made = compress(folder, Path(work) / "model", chosen, corpus=files, tune_on=tuning, report=report)
         seconds = time.perf_counter() - began
@@ -54,6 +53,16 @@ def run_compress(run: Run, places: Places, report: Report) -> tuple[dict[str, An
         after = measured(Path(work) / "model", places, settings, report)
     figures = {"table": made.table, "weights": made.weights, "folder": made.folder, "loss": made.loss}
     return {**figures, "before": before, "after": after, "compress_seconds": seconds, "peak_bytes": peak}, {}
+
+
+def _text_file(places: Places, name: str, work: Path) -> Path:
+    """A file of the data, or the training texts of a data set as a file of lines."""
+    if not (places.data / name).is_dir():
+        return places.data / name
+    lines = [" ".join(text.split()) for text in load_dataset(places.data / name, "train").texts]
+    file = work / f"{name}.txt"
+    file.write_text("\n".join(lines) + "\n", "utf8")
+    return file
 
 
 def _source_measured(folder: Path, places: Places, settings: Any, report: Report) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 Codes stay as they are; books, rotation and mean are trained. The target is the model itself: hidden states for encoders
 (one minus the cosine, of tokens and of their mean), the distribution of the next token for decoders (KL divergence over
-the tokens of the text, a trimmed vocabulary). The layers are frozen and are run with both tables.
+the tokens of the text, a trimmed vocabulary). The layers are frozen and are run with both tables. What was reached is
+kept in the cache, so that the same command goes on there after it was stopped.
 """
 
 import math
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
@@ -17,10 +19,12 @@ from torch.nn import functional as F
 from ade.compression.head import CodedEmbedding
 from ade.compression.source import padded
 from ade.compression.table import PackedTable
+from ade.compression.tuning_checkpoint import TuningCheckpoint
 from ade.errors import InputError
 from ade.progress import Report, silent
 
 WARMUP = 0.05  # of all steps
+SAVED_EVERY = 30.0  # seconds
 CANDIDATES = 16_384  # most tokens the next-token distribution is compared on
 
 
@@ -121,13 +125,15 @@ def tune(
     parameters = [p for p in trained.parameters() if p.numel()]
     groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))} for p in parameters]
     optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
+    checkpoint = TuningCheckpoint.of(body, packed, texts, tied=original is not None, **asdict(settings))
+    start, average = checkpoint.restore(parameters, optimizer)
 
     swap = Swap(layers, trained)
     was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
     try:
-        average = 0.0
-        for step, (ids, mask) in enumerate(_batches(texts, settings, device)):
+        saved = time.monotonic()
+        for step, (ids, mask) in enumerate(_batches(texts, settings, device, start), start):
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * group["scale"] * _schedule(step, settings.steps)
             loss = _loss(body, swap, trained, ids, mask, original, candidates)
@@ -137,12 +143,16 @@ def tune(
             average = float(loss.detach()) if step == 0 else 0.95 * average + 0.05 * float(loss.detach())
             if not math.isfinite(average):
                 raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
+            if time.monotonic() - saved >= SAVED_EVERY:
+                checkpoint.save(step + 1, average, parameters, optimizer)
+                saved = time.monotonic()
             report("tune", step + 1, settings.steps, {"loss": average})
     finally:
         swap.remove()
         body.train(was_training)
         for parameter in learning:
             parameter.requires_grad_(True)
+    checkpoint.remove()
     return trained.cpu().packed()
 
 
@@ -152,15 +162,16 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _batches(
-    texts: Sequence[Sequence[int]], settings: TuningSettings, device: torch.device
+    texts: Sequence[Sequence[int]], settings: TuningSettings, device: torch.device, start: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ids and mask of random texts of alike length, `steps` times."""
+    """Yield ids and mask of random texts of alike length: what steps from `start` on read."""
     generator = torch.Generator().manual_seed(settings.seed)
-    for _ in range(settings.steps):
+    for step in range(settings.steps):
         around = torch.randint(len(texts), (4 * settings.batch,), generator=generator).tolist()
         around.sort(key=lambda row: len(texts[row]))
         at = int(torch.randint(max(1, len(around) - settings.batch + 1), (), generator=generator))
-        yield padded([texts[row][: settings.max_tokens] for row in around[at : at + settings.batch]], device)
+        if step >= start:
+            yield padded([texts[row][: settings.max_tokens] for row in around[at : at + settings.batch]], device)
 
 
 def _candidates(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:

@@ -7,6 +7,7 @@ import transformers
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.source import body_of, padded
 from ade.compression.tuning import Swap, TrainableTable, TuningSettings, distance, tune
+from ade.compression.tuning_checkpoint import TuningCheckpoint
 from ade.errors import InputError
 
 SHAPE = {
@@ -106,3 +107,49 @@ def test_a_table_that_was_not_trained_comes_back_as_it_was(model):
 def test_without_text_there_is_nothing_to_tune_with(model):
     with pytest.raises(InputError, match="no text to tune with"):
         tune(body_of(model), layers_of(model), packed_table(model), [], None, TuningSettings())
+
+
+class Stopped(Exception):
+    """What stops tuning in a test."""
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_tuning_that_was_stopped_goes_on_where_it_was(model, texts, monkeypatch, tmp_path, damaged):
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path))
+    monkeypatch.setattr("ade.compression.tuning.SAVED_EVERY", 0.0)
+    packed, steps = packed_table(model), TuningSettings(steps=30, batch=8)
+    seen: list[int] = []
+
+    def run(stop_at=None):
+        def report(what, done, total, metrics):
+            seen.append(done)
+            if done == stop_at:
+                raise Stopped
+
+        return tune(body_of(model), layers_of(model), packed, texts, None, steps, report)
+
+    whole = run()
+    assert list(tmp_path.rglob("*.safetensors")) == []
+    with pytest.raises(Stopped):
+        run(stop_at=12)
+    (kept,) = tmp_path.rglob("*.safetensors")
+    if damaged:
+        kept.write_bytes(kept.read_bytes()[:100])
+    seen.clear()
+    again = run()
+    assert seen[0] == (1 if damaged else 13)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in whole.state_dict().items())
+    assert list(tmp_path.rglob("*.safetensors")) == []
+
+
+def test_what_was_tuned_with_other_text_or_settings_is_not_gone_on_with(model, texts):
+    packed = packed_table(model)
+    paths = {
+        TuningCheckpoint.of(body_of(model), packed, rows, steps=steps).path
+        for rows in (texts, texts[1:])
+        for steps in (1, 2)
+    }
+    assert len(paths) == 4
+    with torch.no_grad():
+        next(body_of(model).parameters())[0] += 1
+    assert TuningCheckpoint.of(body_of(model), packed, texts, steps=1).path not in paths
