@@ -1,8 +1,9 @@
 """ONNX of an encoder with a packed table: codes stay codes, and the graph decodes the rows that it reads.
 
-`model.onnx` maps `input_ids` and `attention_mask` to `last_hidden_state`. The packed table is stored as in the folder;
-float16 weights stay float16 in the file. All is computed in float32. The file is written only where ONNX Runtime gives
-the hidden states that PyTorch gives.
+`model.onnx` maps `input_ids` and `attention_mask` to `last_hidden_state` and, for a sentence-transformers folder that
+takes the mean or the first token, to `sentence_embedding`. The packed table is stored as in the folder; float16 weights
+stay float16 in the file. All is computed in float32. The file is written only where ONNX Runtime gives the hidden
+states that PyTorch gives. `model_q4.onnx` has the linear layers in 4 bits, too.
 """
 
 import io
@@ -10,6 +11,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,15 @@ from ade.compression.source import is_decoder, load_model
 from ade.compression.table import ENTRIES, WHOLE, PackedTable
 from ade.errors import InputError, first_line
 from ade.files import MARKER, new_folder
-from ade.integrations.onnx_export import FP32, ROUNDING, Batch, ExportedFile, check_installed, session_of
+from ade.integrations.onnx_export import AGREEMENT, FP32, ROUNDING, Batch, ExportedFile, check_installed, session_of
+from ade.integrations.onnx_four_bits import in_four_bits
 from ade.progress import quiet
 
 OPSET = 17
-INPUTS, OUTPUT = ("input_ids", "attention_mask"), "last_hidden_state"
+Q4 = "model_q4.onnx"
+INPUTS, OUTPUT, POOLED = ("input_ids", "attention_mask"), "last_hidden_state", "sentence_embedding"
+MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "Normalize"  # of sentence-transformers
+ALIKE = 0.9  # cosine of a hidden state in 4 bits with the one before
 BATCH_SHAPES = ((1, 1), (3, 2), (16, 7), (8, 24), (2, 128))  # texts x tokens of the batches compared
 TRACED = (2, 5)  # texts x tokens that the graph is traced with
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -90,16 +96,46 @@ class Lookup(nn.Module):
         return found
 
 
+@dataclass(frozen=True)
+class Pooling:
+    """How a sentence-transformers folder makes one vector of the hidden states of a text."""
+
+    first: bool  # the first token's; else the mean
+    unit: bool  # of length 1
+
+    @classmethod
+    def of(cls, folder: Path) -> "Pooling | None":
+        """Return the pooling of a folder; None where it has none, or one of another kind."""
+        if not (folder / MODULES).is_file() or not (folder / POOLING / MARKER).is_file():
+            return None
+        modules, config = read_json(folder / MODULES), read_json(folder / POOLING / MARKER)
+        mode = config.get("pooling_mode")
+        chosen = {mode} if mode else {name for name, on in config.items() if name.startswith("pooling_mode_") and on}
+        unit = any(str(module["type"]).endswith(NORMALIZE) for module in modules)
+        first, mean = chosen <= {"cls", "pooling_mode_cls_token"}, chosen <= {"mean", "pooling_mode_mean_tokens"}
+        return cls(first, unit) if chosen and (first or mean) and len(modules) == 2 + unit else None
+
+    def __call__(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors of texts (B, d)."""
+        if self.first:
+            found = states[:, 0]
+        else:
+            there = mask[..., None].float()
+            found = (states * there).sum(1) / there.sum(1).clamp(min=1e-9)
+        return nn.functional.normalize(found, dim=1) if self.unit else found
+
+
 class _States(nn.Module):
     """An encoder as a function of two tensors."""
 
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: Any, pooling: Pooling | None = None) -> None:
         super().__init__()
-        self.body = body
+        self.body, self.pooling = body, pooling
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the last hidden states (B, L, d)."""
-        return self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Return the last hidden states (B, L, d) and, with a pooling, the vectors of texts (B, d)."""
+        states = self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return (states,) if self.pooling is None else (states, self.pooling(states, attention_mask))
 
 
 def is_compressed(folder: Path) -> bool:
@@ -128,20 +164,22 @@ def write_encoder(source: Path, folder: Path, seed: int = 0) -> tuple[ExportedFi
     """Write the files of an export into a folder that exists."""
     check_installed()
     inner = source / transformer_folder(source)
-    body = _body(source)
+    body, pooling = _body(source), Pooling.of(source)
     batches = list(_random_batches(body.config, seed))
-    expected = _pytorch_states(body, batches)
-    data = _traced(body)
-    compared = _compare(data, batches, expected)
+    expected = _pytorch_outputs(_States(body, pooling), batches)
+    whole = _traced(body, pooling)
+    files = {FP32: _halved(whole), Q4: _halved(in_four_bits(whole))}
+    compared = (_compare(files[FP32], batches, expected), _compare_rounded(files[Q4], batches, expected))
 
-    (folder / FP32).write_bytes(data)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
     for name in TOKENIZER:
         if (inner / name).is_file():
             shutil.copyfile(inner / name, folder / name)
     config = read_json(inner / MARKER)
     del config["quantization_config"]  # of the safetensors file
     (folder / MARKER).write_text(json.dumps(config, indent=2) + "\n", "utf8")
-    return (compared,)
+    return compared
 
 
 def _body(source: Path) -> Any:
@@ -154,12 +192,13 @@ def _body(source: Path) -> Any:
     return body.eval()
 
 
-def _traced(body: Any) -> bytes:
+def _traced(body: Any, pooling: Pooling | None) -> bytes:
     """Return the graph of an encoder, its packed table as it is stored."""
     ids = torch.arange(TRACED[0] * TRACED[1]).reshape(TRACED)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
-    axes = {name: {0: "batch", 1: "length"} for name in (*INPUTS, OUTPUT)}
+    axes = {name: {0: "batch", 1: "length"} for name in (*INPUTS, OUTPUT)} | {POOLED: {0: "batch"}}
+    outputs = [OUTPUT] if pooling is None else [OUTPUT, POOLED]
     file: Any = io.BytesIO()  # taken by every release, though not by the annotations of all
     embeddings = {name: module for name, module in coded_modules(body).items() if isinstance(module, CodedEmbedding)}
     for name, module in embeddings.items():
@@ -169,12 +208,13 @@ def _traced(body: Any) -> bytes:
         with warnings.catch_warnings(), quiet():
             warnings.simplefilter("ignore")  # about the exporter, and about Python values that are constant here
             torch.onnx.export(
-                _States(body), (ids, mask), file, input_names=list(INPUTS), output_names=[OUTPUT], dynamic_axes=axes,
-                opset_version=OPSET, do_constant_folding=False, dynamo=False,
+                _States(body, pooling), (ids, mask), file, input_names=list(INPUTS), output_names=outputs,
+                dynamic_axes={name: axes[name] for name in (*INPUTS, *outputs)}, opset_version=OPSET,
+                do_constant_folding=False, dynamo=False,
             )  # fmt: skip
     except Exception as error:  # of the exporter: an operation that it does not know
         raise InputError(f"{type(body).__name__} cannot be exported to ONNX ({first_line(error)})") from None
-    return _halved(file.getvalue())
+    return file.getvalue()
 
 
 def _halved(data: bytes) -> bytes:
@@ -214,18 +254,41 @@ def _random_batches(config: Any, seed: int) -> Iterator[Batch]:
 
 
 @torch.inference_mode()
-def _pytorch_states(body: Any, batches: list[Batch]) -> list[np.ndarray]:
-    states = _States(body)
-    return [states(torch.from_numpy(ids), torch.from_numpy(mask)).numpy() for ids, mask in batches]
+def _pytorch_outputs(model: _States, batches: list[Batch]) -> list[list[np.ndarray]]:
+    return [[output.numpy() for output in model(*map(torch.from_numpy, batch))] for batch in batches]
 
 
-def _compare(data: bytes, batches: list[Batch], expected: list[np.ndarray]) -> ExportedFile:
-    """Refuse a graph whose hidden states differ from PyTorch's by more than rounding."""
+def _onnx_outputs(data: bytes, batches: list[Batch]) -> list[list[np.ndarray]]:
     session = session_of(data)
-    found = [session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0] for batch in batches]
-    error = max(float(np.abs(one - other).max()) for one, other in zip(found, expected, strict=True))
-    top = max(float(np.abs(states).max()) for states in expected)
+    return [session.run(None, dict(zip(INPUTS, batch, strict=True))) for batch in batches]
+
+
+def _compare(data: bytes, batches: list[Batch], expected: list[list[np.ndarray]]) -> ExportedFile:
+    """Refuse a graph whose outputs differ from PyTorch's by more than rounding."""
+    error = _largest_difference(_onnx_outputs(data, batches), expected)
+    top = max(float(np.abs(states).max()) for states, *_ in expected)
     if not error <= ROUNDING * max(1.0, top):  # nor where it is NaN
         raise InputError(f"{FP32}: {error:.2g} off PyTorch, where the largest number is {top:.2g}; nothing was written")
-    spread = max(float(states.max()) for states in expected) - min(float(states.min()) for states in expected)
-    return ExportedFile(FP32, len(data), error, spread, 1.0)
+    return ExportedFile(FP32, len(data), error, _spread(expected), 1.0)
+
+
+def _compare_rounded(data: bytes, batches: list[Batch], expected: list[list[np.ndarray]]) -> ExportedFile:
+    """Refuse a graph in 4 bits whose hidden states point elsewhere; `same` is the share of those that do not."""
+    found = _onnx_outputs(data, batches)
+    cosines = []
+    for (ours, *_), (theirs, *_), (_, mask) in zip(found, expected, batches, strict=True):
+        products = (ours * theirs).sum(2) / (np.linalg.norm(ours, axis=2) * np.linalg.norm(theirs, axis=2) + 1e-12)
+        cosines.append(products[mask.astype(bool)])
+    same = float((np.concatenate(cosines) > ALIKE).mean())
+    if not same >= AGREEMENT:
+        raise InputError(f"{Q4}: {1 - same:.0%} of the hidden states point elsewhere in 4 bits; nothing was written")
+    return ExportedFile(Q4, len(data), _largest_difference(found, expected), _spread(expected), same)
+
+
+def _largest_difference(found: list[list[np.ndarray]], expected: list[list[np.ndarray]]) -> float:
+    pairs = [pair for ours, theirs in zip(found, expected, strict=True) for pair in zip(ours, theirs, strict=True)]
+    return max(float(np.abs(one - other).max()) for one, other in pairs)
+
+
+def _spread(expected: list[list[np.ndarray]]) -> float:
+    return max(float(states.max()) for states, *_ in expected) - min(float(states.min()) for states, *_ in expected)

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 import ade
@@ -18,6 +18,7 @@ from ade.compression.replacement import owners
 from ade.errors import InputError
 from ade.integrations import onnx_compressed
 from ade.integrations.onnx_compressed import Lookup, export_encoder, is_compressed
+from ade.integrations.onnx_four_bits import in_four_bits, quantized
 from tests.compression.conftest import ROWS, pack, tables, tiny_model  # noqa: F401
 from tests.compression.test_compress import corpus, decoder, encoder, save_tokenizer, texts  # noqa: F401
 
@@ -70,7 +71,7 @@ def test_ragged_batches_of_several_architectures(kind, pack, tmp_path):  # noqa:
 
 
 def test_codes_stay_codes(packed_encoder, tmp_path):
-    (written,) = export_encoder(packed_encoder, tmp_path / "onnx")
+    written, _ = export_encoder(packed_encoder, tmp_path / "onnx")
     graph = onnx.load(tmp_path / "onnx" / "model.onnx").graph
     arrays = {array.name: numpy_helper.to_array(array) for array in graph.initializer}
     constants = [node for node in graph.node if node.op_type == "Constant"]
@@ -133,3 +134,69 @@ def test_a_graph_that_differs_is_not_written(packed_encoder, tmp_path, monkeypat
     with pytest.raises(InputError, match="off PyTorch"):
         export_encoder(packed_encoder, tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
+
+
+@pytest.mark.parametrize("block", [16, 32, 64])
+def test_four_bits_are_what_the_operator_of_onnxruntime_reads(block):
+    """The product of `MatMulNBits` is that with the matrix which the codes, scales and zero points say."""
+    generator = np.random.default_rng(block)
+    weight = generator.normal(0.1, 1, (24, 3 * block)).astype(np.float32)
+    weight[0] = 0
+    weight[1] = np.abs(weight[1]) + 5  # far from zero
+    inputs = generator.normal(size=(5, 7, weight.shape[1])).astype(np.float32)
+
+    codes, scales, zeros = quantized(weight, block)
+    both = np.stack([codes & 15, codes >> 4], 3).reshape(24, 3, block).astype(np.float32)
+    nibbles = np.stack([zeros & 15, zeros >> 4], 1).reshape(24, -1)[:, :3, None]
+    read = ((both - nibbles) * scales.reshape(24, 3, 1)).reshape(weight.shape)
+    step = (weight.reshape(24, 3, block).max(2).clip(0) - weight.reshape(24, 3, block).min(2).clip(None, 0)) / 15
+    assert np.square(read - weight).mean() <= np.square(step).mean() / 12 * 1.3
+
+    made = helper.make_graph(
+        [
+            helper.make_node("Transpose", ["weight"], ["turned"], perm=[1, 0]),
+            helper.make_node("MatMul", ["x", "turned"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["a", "b", weight.shape[1]])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["a", "b", 24])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    data = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    small = in_four_bits(data)
+    assert [node.op_type for node in onnx.load_model_from_string(small).graph.node] == ["MatMulNBits"]
+    session = onnxruntime.InferenceSession(small, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": inputs})[0], inputs @ read.T, rtol=1e-3, atol=1e-3)
+
+
+def test_four_bits_are_a_fraction_of_the_file_and_point_where_the_states_did(packed_encoder, tmp_path):
+    whole, small = export_encoder(packed_encoder, tmp_path / "onnx")
+    assert small.file == "model_q4.onnx"
+    assert small.bytes < whole.bytes
+    assert 0 < small.difference < small.spread / 2
+    graph = onnx.load(tmp_path / "onnx" / "model_q4.onnx").graph
+    assert sum(node.op_type == "MatMulNBits" for node in graph.node) >= 6  # attention and feed-forward
+    ids, mask = ragged(6, 12, 404)
+    ours, theirs = (states_of(tmp_path / "onnx" / name, ids, mask) for name in ("model_q4.onnx", "model.onnx"))
+    cosine = (ours * theirs).sum(2) / np.linalg.norm(ours, axis=2) / np.linalg.norm(theirs, axis=2)
+    assert cosine[mask.numpy() > 0].min() > 0.9
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+@pytest.mark.parametrize("unit", [True, False])
+def test_a_sentence_transformers_folder_has_its_vectors_as_an_output(mode, unit, encoder, corpus, tmp_path):  # noqa: F811
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    parts = [Transformer(str(encoder)), Pooling(32, pooling_mode=mode), *([Normalize()] if unit else [])]
+    SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "source"))
+    ade.compress(tmp_path / "source", tmp_path / "packed", ade.CompressionSettings(size="24kB"), [corpus])
+    export_encoder(tmp_path / "packed", tmp_path / "onnx")
+
+    loaded = SentenceTransformer(str(tmp_path / "packed"), device="cpu")
+    some = texts(6)
+    batch = loaded.tokenizer(some, padding=True, return_tensors="np")
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
+    feed = {name: batch[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+    (found,) = session.run(["sentence_embedding"], feed)
+    np.testing.assert_allclose(found, loaded.encode(some), rtol=1e-3, atol=1e-4)
