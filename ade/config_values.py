@@ -24,6 +24,7 @@ SIZES = (  # from 1 on
 )  # fmt: skip
 MAX_LAYERS = 24
 FEED_FORWARD = 4  # width of a feed-forward block, in widths of the model
+EPSILON = 1e-5  # of LayerNorm
 
 
 def check_config(config: Mapping[str, Any]) -> None:

@@ -67,7 +67,7 @@ class SegmentAwareTransformer(nn.Module):
         return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """A further layer after SAT: attention and a feed-forward block, each after a LayerNorm and with a residual."""
 
     def __init__(self, dim: int, heads: int, bits: int = 0, packed: bool = False) -> None:
@@ -99,7 +99,7 @@ class AdeModel(AdePreTrainedModel):
         bits = packing.layer_bits if packing else 0
         shape = (config.hidden_size, config.num_attention_heads, bits, bool(config.packed))
         self.sat = SegmentAwareTransformer(*shape) if config.sat else None
-        self.layers = nn.ModuleList(Layer(*shape) for _ in range(config.layers - 1))
+        self.layers = nn.ModuleList(TransformerLayer(*shape) for _ in range(config.layers - 1))
         self.dropout = nn.Dropout(config.dropout)
         self.post_init()
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ade.config_values import EPSILON
 from ade.data.problems import MULTI, REGRESSION, scale_of
 from ade.integrations.onnx_lexicon import lexicon_logits
 from ade.integrations.onnx_nodes import Graph, PackedPairs, Pairs, PlainPairs, scale_rows, unpack_nibbles
@@ -21,7 +22,6 @@ from ade.lexicon import PREFIX, LexiconShape
 from ade.packing.pairs import EMBEDDING_PREFIX
 from ade.packing.unpack import inputs_of
 from ade.positions import frequencies
-from ade.runtime.tables import EPSILON
 
 MASKED_SCORE = float(np.finfo(np.float32).min)  # added to the scores of what is masked: its exponential is exactly 0
 Config = Mapping[str, Any]
@@ -255,7 +255,7 @@ class Layers:
         return g.Mul(encoded, self.position_scale)
 
     def further(self, layer: str, x: str, mask: str) -> str:
-        """A layer after SAT, on elements (W, T, d): `ade.model.Layer`."""
+        """A layer after SAT, on elements (W, T, d): `ade.model.TransformerLayer`."""
         g = self.g
         x = g.Add(x, self.sat(self.norm(x, f"{layer}.attention_norm"), mask, f"{layer}.sat"))
         rows = g.Reshape(self.norm(x, f"{layer}.norm"), [-1, self.dim])

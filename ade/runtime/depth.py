@@ -1,4 +1,4 @@
-"""The layers after SAT with numpy alone: attention and feed-forward blocks over vectors, as `ade.model.Layer` has them.
+"""The layers after SAT with numpy alone: attention and feed-forward blocks, as in `ade.model.TransformerLayer`.
 
 A model of one layer needs none of this: its tables hold everything. In the comments, n is a number of texts, T their
 tokens and H the heads.
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ade.config_values import EPSILON
 from ade.runtime.attention import attend
-
-EPSILON = 1e-5  # LayerNorm's
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,8 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Norm:
-    """LayerNorm."""
+class LayerNorm:
+    """Layer normalisation with its learned gain and shift."""
 
     gain: np.ndarray  # (d,)
     shift: np.ndarray  # (d,)
@@ -44,10 +43,10 @@ class Norm:
 class NumpyLayer:
     """A further layer; the scale of the attention scores is part of the query's weights."""
 
-    attention_norm: Norm
+    attention_norm: LayerNorm
     projection: Dense  # (d, 3 d): query, key and value side by side
     output: Dense
-    norm: Norm
+    norm: LayerNorm
     inner: Dense
     outer: Dense
 
@@ -79,8 +78,8 @@ def read_layers(
 ) -> tuple[NumpyLayer, ...]:
     """The further layers of a model; `dense` reads weights (outputs, inputs) and biases of a layer by its name."""
 
-    def norm(name: str) -> Norm:
-        return Norm(state[f"{name}.weight"].astype(np.float32), state[f"{name}.bias"].astype(np.float32))
+    def norm(name: str) -> LayerNorm:
+        return LayerNorm(state[f"{name}.weight"].astype(np.float32), state[f"{name}.bias"].astype(np.float32))
 
     def linear(name: str, inputs: int) -> Dense:
         weight, bias = dense(name, inputs)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ade.config_values import EPSILON
 from ade.packing.pairs import Pairs, pair_slots
-from ade.runtime.tables import EPSILON, Columns, Composition, Gates, Tables
+from ade.runtime.tables import Columns, Composition, Gates, Tables
 
 TYPES_AT_A_TIME = 8192  # rows of the table of token types made at a time
 

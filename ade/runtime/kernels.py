@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ade.config_values import EPSILON
 from ade.runtime.gpu_tables import DeviceTables, Elements, padded, pairs_of
-from ade.runtime.tables import EPSILON
 
 try:
     import triton

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ade.config_values import EPSILON
 from ade.explanation import TokenContributions
 from ade.runtime.attention import attend
-from ade.runtime.tables import EPSILON, Composition, Tables
+from ade.runtime.tables import Composition, Tables
 from ade.runtime.type_cache import TypeCache, for_each
 
 GROUP_ELEMENTS = 1024  # elements computed at a time: what fits a core's cache

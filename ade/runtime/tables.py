@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ade.config_values import check_config
+from ade.config_values import EPSILON, check_config
 from ade.data.problems import scale_of
 from ade.errors import InputError
 from ade.packing.bits import layer_weight
@@ -30,7 +30,6 @@ from ade.packing.pairs import Pairs, stored_pairs
 from ade.positions import sinusoidal
 from ade.runtime.depth import Dense, Depth, read_layers
 
-EPSILON = 1e-5  # LayerNorm's
 MAX_GRAM_ANCHORS = 2048  # up to here the inner products of all anchors are kept
 
 
