@@ -6,7 +6,7 @@ divided between the layers, the codebook and the lexicon. Counted is what predic
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -139,16 +139,7 @@ def distill_for_model(
         if division.codebook >= max(BYTES_PER_TOKEN * len(small.table), least_size(small)):
             break
 
-    if division.codebook < (least := least_size(small)):
-        needed = division.tokenizer + division.config + division.layers + least
-        raise InputError(
-            f"{size:,} bytes are too few for this teacher and these texts; a model needs at least about {needed:,}: "
-            f"{division.tokenizer:,} for the tokenizer, {division.layers:,} for the layers, {least:,} for the codebook"
-        )
-    frequencies = torch.from_numpy(np.bincount(np.concatenate(ids), minlength=len(small.table)))
-    codebook = distill_to_size(small, division.codebook, settings or DistillationSettings(), frequencies, report)
-    about = {**codebook.about, "tokenizer_bytes": division.tokenizer, "division": division.as_dict()}
-    return replace(codebook, about=about), division
+    return _distilled(small, size, division, ids, settings, report), division
 
 
 def distill_for_encoder(
@@ -168,20 +159,33 @@ def distill_for_encoder(
     known = texts[:MOST_TEXTS]
     for min_count in (0, *MIN_COUNTS):
         small, _ = compact(pruned(teacher, known, min_count) if min_count else teacher, known)
-        tokenizer, dim = len(packed_bytes(small.tokenizer)), small.table.shape[1]
-        division = _divide_encoder(size, tokenizer, dim, outputs, layers)
+        tokenizer = len(packed_bytes(small.tokenizer))
+        division = _divide_encoder(size, tokenizer, small.table.shape[1], outputs, layers)
         if division.codebook >= max(BYTES_PER_TOKEN * len(small.table), least_size(small)):
             break
-    if division.codebook < (least := least_size(small)):
+
+    return _distilled(small, size, division, encoded(small.tokenizer, known), settings, report), division
+
+
+def _distilled(
+    teacher: Teacher,
+    size: int,
+    division: Division,
+    ids: Iterable[np.ndarray],
+    settings: DistillationSettings | None,
+    report: Report,
+) -> Codebook:
+    """Distil a pruned teacher into the bytes of a codebook; `ids` are the tokens of the training texts."""
+    if division.codebook < (least := least_size(teacher)):
+        needed = division.tokenizer + division.config + division.layers + least
         raise InputError(
-            f"{size:,} bytes are too few for this teacher: {division.tokenizer:,} are for the tokenizer, "
-            f"{division.layers:,} for the layers, and the codebook needs {least:,}"
+            f"{size:,} bytes are too few for this teacher and these texts; a model needs at least about {needed:,}: "
+            f"{division.tokenizer:,} for the tokenizer, {division.layers:,} for the layers, {least:,} for the codebook"
         )
-    ids = np.concatenate(list(encoded(small.tokenizer, known)))
-    frequencies = torch.from_numpy(np.bincount(ids, minlength=len(small.table)))
-    codebook = distill_to_size(small, division.codebook, settings or DistillationSettings(), frequencies, report)
-    about = {**codebook.about, "tokenizer_bytes": tokenizer, "division": division.as_dict()}
-    return replace(codebook, about=about), division
+    frequencies = torch.from_numpy(np.bincount(np.concatenate(list(ids)), minlength=len(teacher.table)))
+    codebook = distill_to_size(teacher, division.codebook, settings or DistillationSettings(), frequencies, report)
+    about = {**codebook.about, "tokenizer_bytes": division.tokenizer, "division": division.as_dict()}
+    return replace(codebook, about=about)
 
 
 def _divide_encoder(size: int, tokenizer: int, dim: int, outputs: int, layers: int) -> Division:
