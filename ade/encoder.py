@@ -30,8 +30,8 @@ class Encoder(ABC):
     def encode(self, texts: str | Sequence[str], dim: int | None = None) -> np.ndarray:
         """Return the unit vector of each text: (n, D), or (D,) for one text, so that products are cosines.
 
-        A text is truncated to `max_tokens` tokens. With `dim`, vectors are truncated to their first numbers, which
-        carry the most, and are unit vectors again.
+        A text is truncated to `max_tokens` tokens. With `dim`, vectors are truncated to their first dimensions,
+        which carry the most, and are unit vectors again.
         """
         if isinstance(texts, str):
             return self.encode([texts], dim)[0]
@@ -69,11 +69,11 @@ class Encoder(ABC):
 
 
 def truncated(vectors: np.ndarray, dim: int | None) -> np.ndarray:
-    """Return the first `dim` numbers of vectors (n, D); all of them without a `dim`."""
+    """Return the first `dim` dimensions of vectors (n, D); all of them without a `dim`."""
     if dim is None:
         return vectors
     if not 1 <= dim <= vectors.shape[1]:
-        raise InputError(f"vectors of this encoder have {vectors.shape[1]} numbers; {dim} cannot be kept")
+        raise InputError(f"vectors of this encoder have {vectors.shape[1]} dimensions; {dim} cannot be kept")
     return vectors[:, :dim]
 
 

@@ -193,7 +193,7 @@ class EncoderSettings:
 
     size: str = field(default="8MB", metadata={"help": "size of the folder, tokenizer included"})
     layers: int = field(default=1, metadata={"help": "attention layers: 1 is fastest, 2 is more accurate"})
-    dim: int = field(default=0, metadata={"help": "numbers of a vector; 0 for as many as the teacher's have"})
+    dim: int = field(default=0, metadata={"help": "dimensions of the vectors; 0 for as many as the teacher's have"})
     epochs: float = field(default=EPOCHS, metadata={"help": "passes over the texts"})
     steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
     batch_size: int = field(default=256, metadata={"help": "texts per optimizer step"})

@@ -85,7 +85,7 @@ def test_vectors_can_be_truncated(folder):
     whole, short = encoder.encode(TEXTS), encoder.encode(TEXTS, dim=5)
     assert np.allclose(short, whole[:, :5] / np.linalg.norm(whole[:, :5], axis=1, keepdims=True), atol=1e-6)
     for dim in (0, 25):
-        with pytest.raises(InputError, match="24 numbers"):
+        with pytest.raises(InputError, match="24 dimensions"):
             encoder.encode(TEXTS, dim=dim)
 
 

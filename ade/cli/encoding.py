@@ -24,7 +24,7 @@ EncoderFolder = Annotated[
     str, typer.Argument(metavar="ENCODER", help="Encoder: a folder or a hub name.", show_default=False)
 ]
 Dim = Annotated[
-    int | None, typer.Option(help="Truncate vectors to so many numbers; by default all of them.", min=1)
+    int | None, typer.Option(help="Truncate vectors to so many dimensions; by default all of them.", min=1)
 ]  # fmt: skip
 OnDevice = Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")]
 
@@ -68,7 +68,7 @@ def distill_encoder(
 
 
 def _print_encoder(to: Console, result: dict[str, Any]) -> None:
-    table = display.plain_table("encoder", "texts", "cosine with the teacher", "numbers", "size")
+    table = display.plain_table("encoder", "texts", "cosine with the teacher", "dimensions", "size")
     cosine, size = f"{result['cosine']:.3f}", display.size(result["bytes"])
     table.add_row(result["encoder"], f"{result['texts']:,}", cosine, str(result["dim"]), size)
     to.print(table)
@@ -101,7 +101,7 @@ def encode(
     check_output(out, overwrite)
     loaded = Encoder.load(encoder, device)
     if dim is not None:
-        truncated(loaded.encode([""]), dim)  # raises for more numbers than there are
+        truncated(loaded.encode([""]), dim)  # raises for more dimensions than there are
 
     def write(writer: VectorWriter) -> None:
         first = 0

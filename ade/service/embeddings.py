@@ -21,7 +21,7 @@ FORMATS = ("float", "base64")
 
 
 class Wanted(NamedTuple):
-    """How a request wants its vectors: as numbers or in base64, and how many numbers of each."""
+    """How a request wants its vectors: as numbers or in base64, and how many dimensions of each."""
 
     encoding: str
     dim: int

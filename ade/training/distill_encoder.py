@@ -79,7 +79,7 @@ def distill_encoder(
         teacher = SentenceTeacher.load(teacher, settings.device, prefix)
     if settings.dim > teacher.dim:
         raise InputError(
-            f"the teacher's vectors have {teacher.dim} numbers; {settings.dim} cannot be learned from them"
+            f"the teacher's vectors have {teacher.dim} dimensions; {settings.dim} cannot be learned from them"
         )
 
     with shown(progress) as report:

@@ -107,8 +107,8 @@ def fit_model(
     """Train a classifier on a codebook, or a tagger on tagged words; returns the model with the best validation metric.
 
     Without `dev`, a validation split is held back from the training rows. With `out`, checkpoints and the finished
-    model are written to that folder; `existing` says what to do with an earlier run in it. `start` are weights that the
-    model has at first, by their names in it.
+    model are written to that folder; `existing` says what to do with an earlier run in it. `start` are initial weights,
+    by parameter name.
     """
     check_labels(data)
     hold_back = dev is None

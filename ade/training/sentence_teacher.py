@@ -120,9 +120,9 @@ def _note(folder: Path, done: int) -> None:
 
 
 def rotated(vectors: np.ndarray, dim: int) -> np.ndarray:
-    """Rotate vectors (n, D) so that their first numbers carry the most, and keep `dim`; (n, dim) float16.
+    """Rotate vectors (n, D) so that their first dimensions carry the most, and keep `dim`; (n, dim) float16.
 
-    Cosines of whole vectors stay as they are, and vectors can be truncated to fewer numbers.
+    Cosines of whole vectors stay as they are, and vectors can be truncated to fewer dimensions.
     """
     moment = np.zeros((vectors.shape[1], vectors.shape[1]))
     for start in range(0, len(vectors), ROTATED):

@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_refused_at_once(ade, folder, lines, tmp_path)
     for words, message in (
         (("--out", tmp_path / "v.txt"), "end the name in .npy, .jsonl, .parquet"),
         (("--out", tmp_path / "no" / "v.npy"), "not a file in a folder that exists"),
-        (("--dim", "9"), "8 numbers; 9 cannot be kept"),
+        (("--dim", "9"), "8 dimensions; 9 cannot be kept"),
     ):
         status, _, error = ade("encode", folder, lines, *words)
         assert status == 2

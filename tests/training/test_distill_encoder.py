@@ -162,7 +162,7 @@ def test_texts_are_gathered_once_each(tmp_path):
 
 
 def test_bad_settings_and_teachers_are_refused(sentence_folder, corpus, tmp_path):
-    with pytest.raises(InputError, match="16 numbers; 17 cannot"):
+    with pytest.raises(InputError, match="16 dimensions; 17 cannot"):
         distill_encoder(sentence_folder, corpus, EncoderSettings(dim=17, device="cpu"))
     with pytest.raises(InputError, match="too few"):
         distill_encoder(sentence_folder, corpus, EncoderSettings(size="1kB", device="cpu"))
@@ -180,7 +180,7 @@ def test_bad_settings_and_teachers_are_refused(sentence_folder, corpus, tmp_path
         distill_encoder(broken, corpus)
 
 
-def test_fewer_numbers_and_more_layers(sentence_folder, corpus, tmp_path):
+def test_fewer_dimensions_and_more_layers(sentence_folder, corpus, tmp_path):
     settings = EncoderSettings(size="60kB", dim=8, layers=2, steps=5, batch_size=16, device="cpu")
     made = distill_encoder(sentence_folder, corpus, settings, out=tmp_path / "out")
     assert made.dim == 8
