@@ -4,8 +4,9 @@ A codebook of the teacher's embedding table, one attention layer and a linear ma
 is where the teacher's is. The function behind the command `ade distill-encoder`.
 """
 
+import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,8 @@ def distill_encoder(
         progress: as for `train`.
         more: fields of `EncoderSettings`.
     """
-    known = {entry.name for entry in fields(EncoderSettings)}
-    if unknown := sorted(set(more) - known):
-        raise InputError(f"no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
-    settings = replace(settings or EncoderSettings(), **more)
+    _check_processes()
+    settings = _resolved(settings or EncoderSettings(), more)
     if table is None:
         if isinstance(teacher, SentenceTeacher):
             raise InputError("a teacher that is loaded has no embedding table to read: give table")
@@ -92,6 +91,20 @@ def distill_encoder(
             return EncoderTask(codebook, data, vectors, architecture, about, settings.seed, report)
 
         return fit_task(task, codebook, training_of(settings), architecture, out, existing, report)
+
+
+def _check_processes() -> None:
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1:  # they would write to one folder, and to one cache of the teacher's answers
+        raise InputError(f"an encoder is distilled in one process, not in {processes}; run it without a launcher")
+
+
+def _resolved(settings: EncoderSettings, more: Mapping[str, Any]) -> EncoderSettings:
+    """The settings with those that are given by name."""
+    known = {entry.name for entry in fields(EncoderSettings)}
+    if unknown := sorted(set(more) - known):
+        raise InputError(f"no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
+    return replace(settings, **more)
 
 
 def training_of(settings: EncoderSettings) -> TrainingSettings:
