@@ -17,6 +17,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from ade.cli import main as cli
 from ade.codebook import Codebook
 from ade.data.dataset import Dataset
+from ade.sentence_encoder import SentenceEncoder
+from ade.sentence_model import AdeForSentenceEmbedding
+from ade.settings import Architecture
 from ade.teachers import Teacher
 
 if not torch.cuda.is_available():
@@ -70,6 +73,18 @@ def ragged_codebook(counts: list[int], anchors: int = 12, dim: int = 8, seed: in
     weights = torch.randn(len(indices), generator=generator)
     tokenizer = word_tokenizer([f"w{i}" for i in range(max(0, len(counts) - 2))])
     return Codebook.from_pairs(table, indices, weights, torch.tensor(counts), tokenizer)
+
+
+def sentence_encoder(layers: int = 1, attend: str = "tokens", outputs: int = 24) -> SentenceEncoder:
+    """An encoder none of whose parameters is at its starting value."""
+    codebook = ragged_codebook([1, 2, 3, 4, 5, 2, 3] * 2, dim=16)
+    shape = Architecture(attend=attend, layers=layers, heads=4, max_tokens=32)  # type: ignore[arg-type]
+    model = AdeForSentenceEmbedding.from_codebook(codebook, (), shape, output_size=outputs, position_scale=0.3)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    return SentenceEncoder(model, codebook.tokenizer)
 
 
 def topic_texts(rows: int, seed: int) -> tuple[list[str], list[str]]:

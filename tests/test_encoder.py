@@ -21,36 +21,23 @@ from ade.model import AdeForSequenceClassification
 from ade.runtime.encoder import RuntimeEncoder
 from ade.runtime.runtime import Runtime
 from ade.sentence_encoder import SentenceEncoder
-from ade.sentence_model import SIMILARITY, AdeForSentenceEmbedding, embedding_loss
-from ade.settings import Architecture
-from tests.conftest import ragged_codebook
+from ade.sentence_model import SIMILARITY, embedding_loss
+from tests.conftest import sentence_encoder
 
 TEXTS = ["w1 w2 w3", "w4", "", "w5 w5 w1 w9 w2 w7", "w3 " * 300]
-
-
-def made(layers: int = 1, attend: str = "tokens", outputs: int = 24) -> SentenceEncoder:
-    """An encoder none of whose parameters is at its starting value."""
-    codebook = ragged_codebook([1, 2, 3, 4, 5, 2, 3] * 2, dim=16)
-    shape = Architecture(attend=attend, layers=layers, heads=4, max_tokens=32)  # type: ignore[arg-type]
-    model = AdeForSentenceEmbedding.from_codebook(codebook, (), shape, output_size=outputs, position_scale=0.3)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
-    return SentenceEncoder(model, codebook.tokenizer)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("encoders") / "one"
-    made().save(out)
+    sentence_encoder().save(out)
     return out
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("attend", ["tokens", "gated"])
 def test_numpy_gives_the_vectors_of_torch(layers, attend, tmp_path):
-    encoder = made(layers, attend)
+    encoder = sentence_encoder(layers, attend)
     encoder.save(tmp_path / "encoder")
     loaded = Encoder.load(tmp_path / "encoder", threads=2)
     assert isinstance(loaded, RuntimeEncoder)
@@ -64,7 +51,7 @@ def test_numpy_gives_the_vectors_of_torch(layers, attend, tmp_path):
 
 @given(texts=st.lists(st.lists(st.integers(0, 11), max_size=40), max_size=9))
 def test_a_text_has_one_vector_whatever_stands_beside_it(texts):
-    encoder = made()
+    encoder = sentence_encoder()
     written = [" ".join(f"w{number}" for number in words) for words in texts]
     together = encoder.encode(written)
     assert together.shape == (len(texts), 24)
@@ -149,7 +136,7 @@ def test_the_loss_is_zero_where_all_is_as_wanted_and_counts_short_vectors():
 @pytest.mark.parametrize("layers", [1, 3])
 def test_onnx_gives_the_same_vectors(layers, tmp_path):
     """Truncated as the tokenizer does, padded, and one without any token; the export compares many more."""
-    encoder = made(layers)
+    encoder = sentence_encoder(layers)
     files = ade.export(encoder, tmp_path / "onnx")
     assert [each.file for each in files] == ["model.onnx", "model.int8.onnx"]
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")

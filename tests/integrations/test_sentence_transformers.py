@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from sentence_transformers import (
     SentenceTransformer,
@@ -18,6 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
+import ade
 from ade.classifier import Classifier, Tagger
 from ade.data.dataset import Dataset
 from ade.distillation import distill
@@ -25,9 +27,11 @@ from ade.errors import InputError
 from ade.integrations.sentence_transformers import AdeModule
 from ade.integrations.vectors import pooled_vectors
 from ade.model import AdeForTokenClassification
+from ade.sentence_encoder import SentenceEncoder
+from ade.sentence_model import AdeForSentenceEmbedding
 from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.training.loop import fit_model
-from tests.conftest import topic_texts
+from tests.conftest import sentence_encoder, topic_texts
 
 TEXTS, LABELS = topic_texts(120, 0)
 FILES = {
@@ -117,6 +121,35 @@ def test_the_pooling_of_a_trained_model_is_its_own(trained):
         modules=[AdeModule.from_folder(trained, pooled=False), Pooling(16), Normalize()], device="cpu"
     )
     np.testing.assert_allclose(np.linalg.norm(tokens.encode(TEXTS), axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_encoder_gives_its_own_vectors_also_when_saved(layers, tmp_path):
+    sentence_encoder(layers).save(tmp_path / "encoder")
+    texts = ["w1 w2 w3", "w4", "", "w5 w5 w1 w9 w2 w7", "w3 " * 300]  # the last is truncated
+    expected = ade.load(tmp_path / "encoder").encode(texts)
+    model = SentenceTransformer(modules=[AdeModule.from_folder(tmp_path / "encoder")], device="cpu")
+    assert model.get_embedding_dimension() == 24
+    np.testing.assert_allclose(model.encode(texts), expected, atol=1e-5)
+
+    model.save(str(tmp_path / "saved"))
+    loaded = load(tmp_path / "saved")
+    np.testing.assert_array_equal(loaded.encode(texts), model.encode(texts))
+    np.testing.assert_allclose(ade.load(tmp_path / "saved").encode(texts), expected, atol=1e-5)
+    assert ModelCard.load(tmp_path / "saved" / "README.md").data.pipeline_tag == "sentence-similarity"
+
+
+def test_an_encoder_is_trained_further_and_still_an_encoder(pairs, codebook, tmp_path):
+    model = AdeForSentenceEmbedding.from_codebook(codebook, (), Architecture(attend="tokens"), output_size=8)
+    SentenceEncoder(model, codebook.tokenizer).save(tmp_path / "encoder")
+    model = SentenceTransformer(modules=[AdeModule.from_folder(tmp_path / "encoder")], device="cpu")
+    before = model.encode(TEXTS)
+    data = {"anchor": pairs[0], "positive": pairs[1]}
+    losses = fit(model, data, MultipleNegativesRankingLoss(model), tmp_path / "run")
+    assert losses[-1] < losses[0]
+    assert not np.allclose(model.encode(TEXTS), before, atol=0.01)
+    model.save(str(tmp_path / "after"))
+    np.testing.assert_allclose(ade.load(tmp_path / "after").encode(TEXTS), model.encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", [None, Architecture()], ids=["static", "gated"])
