@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ade.cli import display
-from ade.cli.options import ADVANCED, Json, Model, TextColumn, say, show
+from ade.cli.options import ADVANCED, Json, Model, RuntimeDevice, TextColumn, say, show
 from ade.data.problems import TAGGER
 from ade.errors import InputError
 from ade.files import kind_of
@@ -55,7 +55,7 @@ def benchmark(
     single: Annotated[
         int, typer.Option(help="Number of texts predicted one at a time.", min=1, rich_help_panel=ADVANCED)
     ] = 200,
-    device: Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")] = "cpu",
+    device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
     """Measure how fast a model predicts on this machine.

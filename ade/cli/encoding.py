@@ -8,10 +8,9 @@ import typer
 from rich.console import Console
 
 from ade.cli import display
-from ade.cli.options import Json, Overwrite, TextColumn, flags_of, pick, show
-from ade.cli.prediction import check_output, opened, stopping_early
+from ade.cli.files import check_output, open_texts, stopping_early
+from ade.cli.options import Json, Overwrite, RuntimeDevice, TextColumn, TextFile, TextFormat, flags_of, pick, show
 from ade.data.loading import EMBEDDED
-from ade.data.reading import Format
 from ade.data.streams import chunks
 from ade.data.tokenize import CHUNK
 from ade.errors import InputError
@@ -26,7 +25,6 @@ EncoderFolder = Annotated[
 Dim = Annotated[
     int | None, typer.Option(help="Truncate vectors to so many dimensions; by default all of them.", min=1)
 ]  # fmt: skip
-OnDevice = Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")]
 
 
 @flags_of(EncoderSettings, common=("size", "layers", "epochs", "seed", "device"))
@@ -76,19 +74,15 @@ def _print_encoder(to: Console, result: dict[str, Any]) -> None:
 
 def encode(
     encoder: EncoderFolder,
-    file: Annotated[
-        str, typer.Argument(help="Text file with one text per line, CSV, TSV, JSON or Parquet; - is standard input.")
-    ] = "-",
+    file: TextFile = "-",
     out: Annotated[
         Path | None,
         typer.Option(help="File of the vectors: .npy, .jsonl or .parquet; by default JSON lines on standard output."),
     ] = None,
     dim: Dim = None,
-    format: Annotated[
-        Format | None, typer.Option(help="Format of the input; by default from the file's name, else text.")
-    ] = None,
+    format: TextFormat = None,
     text_column: TextColumn = None,
-    device: OnDevice = "cpu",
+    device: RuntimeDevice = "cpu",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --out.")] = False,
 ) -> None:
     """Write the vector of each text: unit vectors, so that products are cosines.
@@ -110,7 +104,7 @@ def encode(
             writer.write(batch, loaded.encode_chunk(texts, dim, first))
             first += len(batch)
 
-    with opened(file, format, text_column) as (rows, stream):
+    with open_texts(file, format, text_column) as (rows, stream):
         if out is None:
             stopping_early(lambda: write(JsonLines(sys.stdout.buffer)))
             return

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from ade.cli import display
 from ade.data.columns import LABEL, TEXT
+from ade.data.reading import Format
 from ade.errors import InputError
 from ade.settings import ARCHITECTURES, MAX_SEED, PRESETS
 
@@ -44,7 +45,14 @@ Model = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=MAX_SEED)]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
+RuntimeDevice = Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite an earlier result in the output folder.")]
+TextFile = Annotated[
+    str, typer.Argument(help="Text file with one text per line, CSV, TSV, JSON or Parquet; - is standard input.")
+]
+TextFormat = Annotated[
+    Format | None, typer.Option(help="Format of the input; by default from the file's name, else text.")
+]
 TextColumn = Annotated[
     str | None, typer.Option(help="Name of the text column; by default found: text, review, sentence, ...")
 ]

@@ -1,26 +1,34 @@
 """The verb `ade predict`: texts of a file or of a pipe in, labels and probabilities out."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ade.cli import display
+from ade.cli.files import check_output, open_output, open_texts, stopping_early
 from ade.cli.notices import UnknownTokenNotice
-from ade.cli.options import Address, Engine, Json, Model, TextColumn, Workers, say
+from ade.cli.options import (
+    Address,
+    Engine,
+    Json,
+    Model,
+    RuntimeDevice,
+    TextColumn,
+    TextFile,
+    TextFormat,
+    Workers,
+)
 from ade.cli.writing import TAGGING, OutputFormat, Result, Wanted, Writer, output_format, results_of, write_json
 from ade.data.problems import TAGGER
-from ade.data.reading import Format, format_of, read_texts
-from ade.data.records import starts_with_label
-from ade.data.streams import LineStream, chunks
+from ade.data.reading import Format
+from ade.data.streams import chunks
 from ade.data.tokenize import CHUNK
 from ade.errors import InputError
-from ade.files import kind_of, new_file
+from ade.files import kind_of
 
 if TYPE_CHECKING:
     from ade.data.reading import TextRows
@@ -32,12 +40,8 @@ Predict = Callable[[list[str], int], list[Result]]  # of a chunk of texts, and t
 
 def predict(
     model: Model,
-    file: Annotated[
-        str, typer.Argument(help="Text file with one text per line, CSV, TSV, JSON or Parquet; - is standard input.")
-    ] = "-",
-    format: Annotated[
-        Format | None, typer.Option(help="Format of the input; by default from the file's name, else text.")
-    ] = None,
+    file: TextFile = "-",
+    format: TextFormat = None,
     text_column: TextColumn = None,
     output: Annotated[
         Path | None,
@@ -70,7 +74,7 @@ def predict(
         typer.Option("--explain", help="Also print what every word adds to the label; with --json an object per line."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --output.")] = False,
-    device: Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")] = "cpu",
+    device: RuntimeDevice = "cpu",
     engine: Engine = None,
     address: Address = "local",
     workers: Workers = None,
@@ -94,7 +98,7 @@ def predict(
     kind = output_format(output, output_as)
     check_output(output, overwrite)
 
-    with opened(file, format, text_column) as (rows, stream):
+    with open_texts(file, format, text_column) as (rows, stream):
         if explain:
             stopping_early(lambda: _explain_rows(model, device, rows, as_json))
             return
@@ -106,7 +110,7 @@ def predict(
             stopping_early(lambda: write_json(sys.stdout, found, names))
             return
 
-        with _target(output, in_place=stream is not None) as target:
+        with open_output(output, in_place=stream is not None) as target:
             writer = Writer(target, kind, rows, names, problem, wanted)
             stopping_early(lambda: _write(writer, batches))
 
@@ -148,57 +152,6 @@ def _answers(
     for batch in batches:
         yield batch, answer([row[rows.text] for row in batch], first)
         first += len(batch)
-
-
-@contextmanager
-def opened(file: str, format: Format | None, text_column: str | None) -> "Iterator[tuple[TextRows, object]]":
-    """Context manager: the rows of a file, or of standard input or a named pipe and its stream."""
-    path = Path(file)
-    if file == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
-        with open(0 if file == "-" else path, "rb", closefd=file != "-") as source:
-            stream = LineStream(source)
-            with read_texts(cast(TextIO, stream), format, text_column) as rows:
-                yield rows, stream
-        return
-
-    if format is None and format_of(path) == "text" and starts_with_label(path):
-        format = "fasttext"  # whose labels are no part of the texts
-    with read_texts(path, format, text_column) as rows:
-        if rows.text != "text":
-            say(f"{file}: texts of the column '{rows.text}'")
-        yield rows, None
-
-
-def check_output(output: Path | None, overwrite: bool) -> None:
-    """Refuse a file that cannot be written, or that is there already."""
-    if output is None:
-        return
-    if output.is_dir() or not output.parent.is_dir():
-        raise InputError(f"{output}: not a file in a folder that exists")
-    if output.is_file() and not overwrite:
-        raise InputError(f"{output}: already exists; choose another name or pass --overwrite")
-
-
-@contextmanager
-def _target(output: Path | None, in_place: bool) -> Iterator[IO[str]]:
-    """Context manager: standard output or a file, which appears when all is written; `in_place`, at once."""
-    if output is None:
-        yield sys.stdout
-    elif in_place or (output.exists() and not output.is_file()):
-        with open(output, "w", encoding="utf8", newline="") as file:
-            yield file
-    else:
-        with new_file(output) as draft, open(draft, "w", encoding="utf8", newline="") as file:
-            yield file
-
-
-def stopping_early(write: Callable[[], None]) -> None:
-    """Write to standard output; that its reader, as `head`, stops before the end is no error."""
-    try:
-        write()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain_rows(model: Path, device: str, rows: "TextRows", as_json: bool) -> None:
