@@ -4,20 +4,17 @@ Encoders: translations found among others (Tatoeba, by language) and the rank co
 similarity (STS-B, by language). Decoders: perplexity (WikiText-2). Each for the model as it came and compressed.
 """
 
-import csv
 import json
 import math
 import resource
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ade.compression.compress import compress
 from ade.compression.report import token_ids
@@ -29,6 +26,7 @@ from ade.progress import Report
 from ade.settings import CompressionSettings
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
+from benchmarks.vectors import mean_states, stsb
 
 CHOSEN_ON = 200  # first pairs of each language: settings are chosen on them, the others are the test
 BATCH, MAX_TOKENS, WINDOW = 64, 128, 512
@@ -84,26 +82,14 @@ def measured(folder: Path, places: Places, settings: Any, report: Report) -> dic
     prefix = PREFIX.get(settings["model"], "")
     return {
         "tatoeba": tatoeba(model, tokenizer, places.data / "tatoeba", settings["languages"], prefix, settings["rows"]),
-        "stsb": stsb(model, tokenizer, places.data / "stsb", settings["similarity"], prefix, settings["rows"]),
+        "stsb": similarity(model, tokenizer, places.data / "stsb", settings["similarity"], prefix, settings["rows"]),
     }
 
 
-@torch.inference_mode()
-def embedded(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "") -> Tensor:
+def embedded(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "") -> np.ndarray:
     """Return the mean hidden states of texts, of length 1: (n, d)."""
     rows = [ids[:MAX_TOKENS] for ids in token_ids(tokenizer, [prefix + text for text in texts])]
-    order = np.argsort([len(row) for row in rows], kind="stable")
-    device = next(model.parameters()).device
-    found = torch.empty(len(rows), model.config.hidden_size)
-    for start in range(0, len(order), BATCH):
-        some = order[start : start + BATCH]
-        longest = max(len(rows[row]) for row in some)
-        ids = torch.tensor([rows[row] + [0] * (longest - len(rows[row])) for row in some], device=device)
-        mask = torch.arange(longest, device=device) < torch.tensor([[len(rows[row])] for row in some], device=device)
-        states = body_of(model)(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-        means = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        found[torch.from_numpy(some)] = torch.nn.functional.normalize(means, dim=1).cpu()
-    return found
+    return mean_states(body_of(model), rows, BATCH)
 
 
 def tatoeba(
@@ -115,26 +101,21 @@ def tatoeba(
         pairs = [(folder / f"{language}-eng.{side}").read_text("utf8").splitlines() for side in (language, "eng")]
         kept = [texts[CHOSEN_ON : CHOSEN_ON + rows if rows else None] for texts in pairs]
         ours, theirs = (embedded(model, tokenizer, texts, prefix) for texts in kept)
-        alike, right = ours @ theirs.T, torch.arange(len(ours))
-        hits = (alike.argmax(1) == right).float().mean() + (alike.argmax(0) == right).float().mean()
+        alike, right = ours @ theirs.T, np.arange(len(ours))
+        hits = (alike.argmax(1) == right).mean() + (alike.argmax(0) == right).mean()
         found[language] = 50 * float(hits)
     return found
 
 
-def stsb(
+def similarity(
     model: Any, tokenizer: Any, folder: Path, languages: Sequence[str], prefix: str = "", rows: int = 0
 ) -> dict[str, float]:
     """Return for each language 100 times Spearman's correlation of cosines with the judgements of the test pairs."""
-    spearmanr = import_module("scipy.stats").spearmanr
 
-    found = {}
-    for language in languages:
-        with open(folder / f"stsb-{language}-test.csv", encoding="utf8", newline="") as file:
-            pairs = list(csv.reader(file))[: rows or None]
-        first, second = (embedded(model, tokenizer, [pair[side] for pair in pairs], prefix) for side in (0, 1))
-        cosines = (first * second).sum(1).numpy()
-        found[language] = 100 * float(spearmanr(cosines, [float(pair[2]) for pair in pairs]).statistic)
-    return found
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return embedded(model, tokenizer, texts, prefix)
+
+    return {language: 100 * stsb(encode, folder, language, rows=rows) for language in languages}
 
 
 @torch.inference_mode()

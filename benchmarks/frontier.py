@@ -21,7 +21,7 @@ from ade.devices import resolve_device
 from ade.progress import Report
 from ade.settings import CompressionSettings, parse_size
 from benchmarks.accuracy import Places
-from benchmarks.compress import PREFIX, stsb, tatoeba
+from benchmarks.compress import PREFIX, similarity, tatoeba
 from benchmarks.records import Run
 from benchmarks.tables_compress import OURS, SOURCE
 
@@ -46,7 +46,7 @@ def run_frontier(run: Run, places: Places, report: Report) -> tuple[dict[str, An
 
     task = (settings["languages"], PREFIX.get(settings["model"], ""), settings["rows"])
     found = tatoeba(model, tokenizer, places.data / "tatoeba", *task)
-    judged = stsb(model, tokenizer, places.data / "stsb", settings["similarity"], task[1], settings["pairs"])
+    judged = similarity(model, tokenizer, places.data / "stsb", settings["similarity"], task[1], settings["pairs"])
     rows, dim = model.config.vocab_size, model.config.hidden_size
     return {"bytes": used, "bits": 8 * used / (rows * dim), "tatoeba": found, "stsb": judged}, {}
 

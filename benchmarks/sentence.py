@@ -34,8 +34,8 @@ from ade.training.distill_encoder import distill_encoder
 from ade.training.sentence_teacher import SentenceTeacher
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
+from benchmarks.vectors import Encode, mean_states, stsb
 
-Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 SHORTEST, LONGEST = 8, 1000  # characters of a text of the corpus
 MAX_TOKENS, BATCH, GPU_BATCH = 256, 32, 256
@@ -135,22 +135,17 @@ def _transformer(folder: Path, device: str, dtype: torch.dtype = torch.float32) 
         model = AutoModel.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     model.to(resolve_device(device)).eval()
-    size = GPU_BATCH if model.device.type == "cuda" else BATCH
+    return model.config.hidden_size, _encode(model, tokenizer)
 
-    @torch.inference_mode()
+
+def _encode(model: Any, tokenizer: Any) -> Encode:
+    """The mean of a model's last hidden states, as a function of texts."""
+    size = GPU_BATCH if next(model.parameters()).device.type == "cuda" else BATCH
+
     def encode(texts: Sequence[str]) -> np.ndarray:
-        found = np.empty((len(texts), model.config.hidden_size), np.float32)
-        order = np.argsort([len(text) for text in texts], kind="stable")
-        for start in range(0, len(order), size):
-            some = order[start : start + size]
-            batch = tokenizer(
-                [texts[row] for row in some], padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
-            ).to(model.device)
-            states, mask = model(**batch).last_hidden_state.float(), batch["attention_mask"].unsqueeze(2)
-            found[some] = ((states * mask).sum(1) / mask.sum(1)).cpu().numpy()
-        return unit(found)
+        return mean_states(model, tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)["input_ids"], size)
 
-    return model.config.hidden_size, encode
+    return encode
 
 
 # -- tasks -----------------------------------------------------------------------------------------------------
@@ -160,21 +155,12 @@ def tasks(encode: Encode, places: Places, wanted: Sequence[str] = ("stsb", "near
     """What vectors are worth, by task."""
     found: dict[str, Any] = {}
     if "stsb" in wanted:
-        found["stsb"] = {part: similarity(encode, places, part) for part in ("dev", "test")}
+        found["stsb"] = {part: stsb(encode, places.data / "stsb", part=part) for part in ("dev", "test")}
     if "nearest" in wanted:
         found["nearest"] = {data: nearest_label(encode, places, data) for data in ("banking77", "trec")}
     if "titles" in wanted:
         found["titles"] = titles(encode, places)
     return found
-
-
-def similarity(encode: Encode, places: Places, part: str, language: str = "en") -> float:
-    """Spearman's correlation of cosines with the judgements of STS-B."""
-    with open(places.data / "stsb" / f"stsb-{language}-{part}.csv", encoding="utf8", newline="") as file:
-        pairs = list(csv.reader(file))
-    first, second = (unit(encode([pair[side] for pair in pairs])) for side in (0, 1))
-    spearmanr = import_module("scipy.stats").spearmanr
-    return float(spearmanr((first * second).sum(1), [float(pair[2]) for pair in pairs]).statistic)
 
 
 def nearest_label(encode: Encode, places: Places, data: str) -> float:
@@ -312,17 +298,4 @@ def _int8(places: Places) -> Encode:
         loaded = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model: Any = torch.ao.quantization.quantize_dynamic(loaded, {torch.nn.Linear}, dtype=torch.qint8)
-
-    @torch.inference_mode()
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        found = []
-        for start in range(0, len(texts), BATCH):
-            batch = tokenizer(
-                list(texts[start : start + BATCH]), padding=True, truncation=True, max_length=MAX_TOKENS,
-                return_tensors="pt",
-            )  # fmt: skip
-            states, mask = model(**batch).last_hidden_state, batch["attention_mask"].unsqueeze(2)
-            found.append(((states * mask).sum(1) / mask.sum(1)).numpy())
-        return unit(np.concatenate(found))
-
-    return encode
+    return _encode(model, tokenizer)

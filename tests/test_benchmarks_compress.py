@@ -13,7 +13,7 @@ from ade.progress import silent
 from benchmarks import records, sections
 from benchmarks.accuracy import Places
 from benchmarks.book import Book
-from benchmarks.compress import CHOSEN_ON, perplexity, stsb, tatoeba
+from benchmarks.compress import CHOSEN_ON, perplexity, similarity, tatoeba
 from benchmarks.frontier import METHODS, in_groups, trimmed
 from benchmarks.reproduce import reproduce
 from benchmarks.tables_compress import OURS, SOURCE, compress_run, frontier_run, speed_run
@@ -41,11 +41,11 @@ def places(tmp_path, encoder, decoder):  # noqa: F811
 def test_a_sentence_is_its_own_translation_and_judgements_are_ranked(places):
     model, tokenizer = load_model(places.teachers / "encoder")
     assert tatoeba(model, tokenizer, places.data / "tatoeba", ["fin"]) == {"fin": 100.0}
-    found = stsb(model, tokenizer, places.data / "stsb", ["en"])["en"]
+    found = similarity(model, tokenizer, places.data / "stsb", ["en"])["en"]
     assert -100 <= found <= 100
     with open(places.data / "stsb" / "stsb-en-test.csv", "w", newline="") as file:
         csv.writer(file).writerows([("word1 word2", "word1 word2", 5), ("word1 word2", "word90 word7 word5", 1)])
-    assert stsb(model, tokenizer, places.data / "stsb", ["en"])["en"] == pytest.approx(100)
+    assert similarity(model, tokenizer, places.data / "stsb", ["en"])["en"] == pytest.approx(100)
 
 
 def test_perplexity_is_that_of_the_logits(places):

@@ -1,0 +1,40 @@
+"""Vectors of texts by a transformer, and what they are worth on STS-B: for `compress.py` and `sentence.py`."""
+
+import csv
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ade.encoder import unit
+
+Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
+
+
+@torch.inference_mode()
+def mean_states(model: Any, rows: Sequence[list[int]], batch_size: int) -> np.ndarray:
+    """Return the mean of the last hidden states of each text, of length 1: (n, d); `rows` are token ids."""
+    device = next(model.parameters()).device
+    found = np.empty((len(rows), model.config.hidden_size), np.float32)
+    order = np.argsort([len(row) for row in rows], kind="stable")  # texts of a batch are about as long
+    for start in range(0, len(order), batch_size):
+        some = order[start : start + batch_size]
+        longest = max(len(rows[row]) for row in some)
+        ids = torch.tensor([rows[row] + [0] * (longest - len(rows[row])) for row in some], device=device)
+        lengths = torch.tensor([[len(rows[row])] for row in some], device=device)
+        mask = torch.arange(longest, device=device) < lengths
+        states = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        found[some] = ((states * mask[..., None]).sum(1) / lengths).cpu().numpy()
+    return unit(found)
+
+
+def stsb(encode: Encode, folder: Path, language: str = "en", part: str = "test", rows: int = 0) -> float:
+    """Return Spearman's correlation of cosines with the judgements of STS-B, of its first `rows` pairs or of all."""
+    with open(folder / f"stsb-{language}-{part}.csv", encoding="utf8", newline="") as file:
+        pairs = list(csv.reader(file))[: rows or None]
+    first, second = (unit(encode([pair[side] for pair in pairs])) for side in (0, 1))
+    spearmanr = import_module("scipy.stats").spearmanr
+    return float(spearmanr((first * second).sum(1), [float(pair[2]) for pair in pairs]).statistic)
