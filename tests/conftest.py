@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from ade.sentence_encoder import SentenceEncoder
 from ade.sentence_model import AdeForSentenceEmbedding
 from ade.settings import Architecture
 from ade.teachers import Teacher
+
+if TYPE_CHECKING:
+    from benchmarks.accuracy import Places
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
@@ -156,6 +160,27 @@ def encoder(tmp_path_factory) -> Path:
     BertForSequenceClassification(config).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def places(tmp_path) -> "Places":
+    """Data and a teacher for the benchmarks."""
+    from benchmarks.accuracy import Places
+
+    for name in ("ag_news", "dbpedia_14"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for split, rows, seed in (("train", 200, 0), ("test", 80, 1)):
+            with open(tmp_path / "data" / name / f"{split}.csv", "w", newline="") as file:
+                writer = csv.writer(file)
+                for text, label in zip(*topic_texts(rows, seed), strict=True):
+                    writer.writerow([sorted(WORDS).index(label) + 1, "", text])
+    folder = tmp_path / "teachers" / "deberta-v3-xsmall"
+    folder.mkdir(parents=True)
+    words = [*(word for group in WORDS.values() for word in group), *FILLER, *(f"w{i}" for i in range(100))]
+    tokenizer = word_tokenizer(words)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    save_file({"weight": torch.randn(tokenizer.get_vocab_size(), 16)}, folder / "embeddings.safetensors")
+    return Places(tmp_path / "data", tmp_path / "teachers", tmp_path / "work", "cpu")
 
 
 @pytest.fixture

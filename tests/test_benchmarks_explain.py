@@ -8,7 +8,6 @@ from benchmarks.explain import WAYS, deletable, losses, without
 from benchmarks.records import Run
 from benchmarks.reproduce import reproduce
 from benchmarks.tables import runs_of
-from tests.test_benchmarks import places  # noqa: F401
 from tests.test_explanation import classifier_of
 
 
@@ -37,7 +36,7 @@ def test_what_can_be_deleted():
     assert without("w3 ! w1", words[1]) == "w3 !"
 
 
-def test_it_is_recorded(places, tmp_path):  # noqa: F811
+def test_it_is_recorded(places, tmp_path):
     (places.data / "ag_news").rename(places.data / "wordnet")
     (run,) = runs_of("explain")
     short = {**run.settings["training"], "steps": 5, "batch_size": 16}

@@ -19,7 +19,6 @@ from benchmarks.records import ALL, FIRST, Run
 from benchmarks.reproduce import plan, reproduce
 from benchmarks.tables import TABLES, distillation_of, runs_of
 from benchmarks.windows import readings as scores_by_reading
-from tests.test_benchmarks import places  # noqa: F401
 
 SMALL = {**distillation_of(16), "rounds": 1}
 
@@ -35,7 +34,7 @@ def no_pause(monkeypatch):
     monkeypatch.setattr(lexicon_costs, "PAUSE", 0.0)
 
 
-def test_what_the_lexicon_costs_is_recorded(places, tmp_path, no_pause):  # noqa: F811
+def test_what_the_lexicon_costs_is_recorded(places, tmp_path, no_pause):
     asked = TABLES["lexicon"]()["gated"]
     runs = [small(asked["fit"][0], fits={"cpu": 2}), small(asked["rates"][0])]
     assert reproduce(runs, places, tmp_path / "results") == []
@@ -99,7 +98,7 @@ def test_times_of_the_lexicon_belong_to_their_device(tmp_path):
     assert run.key in {each.key for each in plan("lexicon", "cuda", False, tmp_path)[0]}
 
 
-def test_a_lexicon_is_trained_with_the_model(places, tmp_path):  # noqa: F811
+def test_a_lexicon_is_trained_with_the_model(places, tmp_path):
     row = TABLES["accuracy"]()
     assert [data for data in row if row[data]["joint"]] == ["ag_news", "banking77"]
     run = small(row["ag_news"]["joint"][0], {"steps": 60, "learning_rate": 0.01})
@@ -133,7 +132,7 @@ def test_a_trained_lexicon_scores_as_a_fitted_one():
     assert (layer.scores.grad[:, 0] != 0).tolist() == [True, True, False, True]
 
 
-def test_reading_windows_or_the_first_one(places):  # noqa: F811
+def test_reading_windows_or_the_first_one(places):
     rows, test, _ = load_rows(places, {"data": "ag_news", "rows": 0})
     codebook = codebook_for(places, "deberta-v3-xsmall", SMALL, lambda *_: None)
     shape = Architecture(max_tokens=4)
@@ -151,7 +150,7 @@ def test_reading_windows_or_the_first_one(places):  # noqa: F811
     assert not np.allclose(found[FIRST, ""], found[ALL, ""])
 
 
-def test_long_texts_are_recorded(places, tmp_path):  # noqa: F811
+def test_long_texts_are_recorded(places, tmp_path):
     shutil.copytree(places.data / "ag_news", places.data / "man_pages")
     run = runs_of("windows")[0]
     shape = {**run.settings["architecture"], "max_tokens": 4}

@@ -7,12 +7,11 @@ from benchmarks.book import Book
 from benchmarks.records import Run
 from benchmarks.reproduce import reproduce
 from benchmarks.tables import distillation_of, runs_of
-from tests.test_benchmarks import places  # noqa: F401
 
 SMALL = {"data": "ag_news", "distillation": {**distillation_of(16), "rounds": 1}}
 
 
-def test_every_kind_runs_on_a_few_rows(places, tmp_path):  # noqa: F811
+def test_every_kind_runs_on_a_few_rows(places, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
     todo = [
         Run("scale", "engines", {**SMALL, "rows": 500, "workers": [1]}),

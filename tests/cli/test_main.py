@@ -1,10 +1,6 @@
 """The command line, run as a user runs it; every verb, and every bad input the same way: one line, status 2."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -12,26 +8,8 @@ from ade import __version__
 from ade.cli import display
 from ade.data.problems import Prediction, Tagged
 from ade.files import new_folder
-from ade.training.checkpoints import BEST, LAST, METRICS, RUN, claimed
-from tests.conftest import PATIENT
-
-SPEED = ["--steps", "400", "--batch-size", "16", "--learning-rate", "0.01", "--device", "cpu"]
-
-
-@pytest.fixture
-def book(ade, teacher_folder, tmp_path):
-    status, _, errors = ade(
-        "distill", "--teacher", teacher_folder, "--out", tmp_path / "book", "--anchors", 10, "--pairs", 3
-    )
-    assert (status, errors) == (0, "")
-    return tmp_path / "book"
-
-
-@pytest.fixture
-def model(ade, book, topic_folder, tmp_path):
-    status, _, errors = ade("train", "--codebook", book, "--data", topic_folder, "--out", tmp_path / "model", *SPEED)
-    assert (status, errors) == (0, "")
-    return tmp_path / "model"
+from ade.training.checkpoints import claimed
+from tests.cli.conftest import SPEED
 
 
 def test_from_teacher_to_prediction(ade, book, model, topic_folder, tmp_path):
@@ -77,85 +55,6 @@ def test_params_json(ade):
     assert json.loads(out)["total_trainable"] == 2_367_749
 
 
-def test_distill_json_and_corpus(ade, teacher_folder, tmp_path):
-    (tmp_path / "corpus.txt").write_text("the goal\nthe match\n" * 10)
-    words = (
-        "distill",
-        "--teacher",
-        teacher_folder,
-        "--anchors",
-        8,
-        "--pairs",
-        2,
-        "--json",
-        "--corpus",
-        tmp_path / "corpus.txt",
-    )
-    status, out, errors = ade(*words, "--out", tmp_path / "book", "--solver", "gradient", "--threshold", 0.1)
-    result = json.loads(out)
-    assert (status, errors) == (0, "")
-    assert result["settings"]["solver"] == "gradient"
-    assert 0 < result["cosine"] <= 1
-    assert result["ratio"] == pytest.approx(result["teacher_bytes"] / result["bytes"])
-
-
-def test_train_evaluates_a_test_split_and_resumes_to_the_same(ade, book, topic_folder, tmp_path):
-    words = (
-        "train",
-        "--codebook",
-        book,
-        "--data",
-        topic_folder,
-        "--out",
-        tmp_path / "m",
-        *SPEED,
-        "--attend",
-        "gated",
-        "--json",
-    )
-    status, out, _ = ade(*words)
-    first = json.loads(out)
-    assert status == 0
-    assert first["test"]["n"] == 100
-    assert ade(*words)[0] == 2  # the folder is taken
-    status, out, _ = ade(*words, "--resume")
-    assert json.loads(out) == first
-    status, out, _ = ade(*words[:-1], "--resume")  # without --json
-    assert f"{first['lexicon']['entries']:,} entries, weight" in out
-
-
-def test_train_says_when_there_is_no_lexicon(ade, book, tmp_path):
-    rows = [f"{word},{'xy'[i % 2]}\n" for i, word in enumerate(["goal", "goal", "bank", "bank"] * 50)]
-    (tmp_path / "random.csv").write_text("text,label\n" + "".join(rows))
-    words = ("train", "--codebook", book, "--data", tmp_path / "random.csv", "--steps", 4, "--device", "cpu")
-    assert "none: it did not lower the loss on dev" in ade(*words, "--out", tmp_path / "a")[1]
-    assert "lexicon" not in ade(*words, "--out", tmp_path / "b", "--no-lexicon")[1]
-
-
-@pytest.mark.parametrize("preset", ["strong", "paper"])
-def test_epochs_are_as_many_as_are_asked_for(preset, ade, book, topic_folder, tmp_path, monkeypatch):
-    """400 rows less those held back, 64 a step: 8 epochs lie between 7 and 9, with or without a teacher."""
-    monkeypatch.setattr("ade.training.loop.PATIENCE", 1000)  # none of them stops early
-    words = ["train", "--codebook", book, "--data", topic_folder, "--preset", preset, "--batch-size", 64, "--json"]
-    words += ["--device", "cpu"]
-    steps = {}
-    for epochs in (7, 8, 9):
-        status, out, errors = ade(*words, "--epochs", epochs, "--out", tmp_path / str(epochs))
-        assert status == 0, errors
-        steps[epochs] = json.loads(out)["steps"]
-    assert steps[7] < steps[8] < steps[9] < 60
-    status, out, errors = ade(*words, "--epochs", 8, "--out", tmp_path / "taught", "--distill-from", tmp_path / "9",
-                              "--variants", 0)  # fmt: skip
-    assert status == 0, errors
-    assert json.loads(out)["steps"] == steps[8]
-
-
-def test_help_says_how_long_it_trains(ade):
-    status, out, _ = ade("train", "--help")
-    assert status == 0
-    assert "by default 8" in " ".join(out.split())
-
-
 def test_a_target_that_cannot_be_written_is_found_out_first(
     ade, book, model, teacher_folder, topic_folder, tmp_path, monkeypatch
 ):
@@ -185,14 +84,6 @@ def test_a_folder_that_another_process_writes_is_refused(ade, book, model, teach
             status, _, errors = ade(*words, "--out", out)
             assert (status, f"{out}: another run is writing there" in errors) == (2, True)
         assert draft.exists()
-
-
-def test_no_sat_and_paper_preset(ade, book, topic_folder, tmp_path):
-    words = ("train", "--codebook", book, "--data", topic_folder, "--steps", 5, "--json", "--device", "cpu")
-    assert ade(*words, "--out", tmp_path / "a", "--no-sat")[0] == 0
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["sat"] is False
-    assert ade(*words, "--out", tmp_path / "b", "--preset", "paper")[0] == 0
-    assert json.loads((tmp_path / "b" / "training.json").read_text())["identity"]["learning_rate"] == 2e-5
 
 
 def test_bad_input_is_one_line_and_nothing_half_written(ade, book, model, topic_folder, teacher_folder, tmp_path):
@@ -246,75 +137,6 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, model, topic_
     assert (full / "precious.txt").read_text() == "mine"
 
 
-def _python(*words, **options):
-    command = [sys.executable, *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-
-
-def _ade(*words, **options):
-    return _python("-m", "ade", *words, **options)
-
-
-def test_predict_reads_standard_input(model):
-    with _ade("predict", model, "-", stdin=subprocess.PIPE) as process:
-        out, errors = process.communicate("the coach\nlunar probe\n", timeout=PATIENT)
-    assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", "space"]
-    assert errors == ""
-    assert process.returncode == 0
-
-
-# `ade`, held at its second checkpoint: it says so, and goes no further until it is stopped.
-HELD = """
-import signal, sys, time
-from ade.cli import main as cli
-from ade.training.checkpoints import RunFolder
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal: a shell's background jobs ignore it
-save, saved = RunFolder.save, []
-
-def hold(self, *given):
-    save(self, *given)
-    saved.append(1)
-    if len(saved) == 2:
-        print("held", flush=True)
-        while True:
-            time.sleep(0.01)
-
-RunFolder.save = hold
-cli.main()
-"""
-
-
-def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
-    words = ("train", "--codebook", book, "--data", topic_folder, "--out", tmp_path / "m", *SPEED)
-    with _python("-c", HELD, *words) as process:
-        try:
-            assert process.stdout.readline() == "held\n"
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=PATIENT)
-        finally:
-            process.kill()
-    assert process.returncode == 130
-    assert errors == "ade: interrupted; use --resume to continue\n"
-    assert set(os.listdir(tmp_path / "m")) == {RUN, LAST, BEST, METRICS}
-    with _ade(*words, "--resume", "--json") as process:
-        out, errors = process.communicate(timeout=PATIENT)
-    assert errors == ""
-    assert json.loads(out)["test"]["accuracy"] > 0.9
-    steps = [json.loads(line)["step"] for line in (tmp_path / "m" / METRICS).read_text().splitlines()]
-    assert steps == list(range(20, 401, 20))  # the first two before it was stopped, every other one after
-
-
-def test_a_reader_that_stops_early_is_no_error(model, tmp_path):
-    (tmp_path / "many.txt").write_text("the coach\n" * 20_000)
-    with _ade("predict", model, tmp_path / "many.txt") as process:
-        assert process.stdout.readline().startswith("sport")
-        process.stdout.close()
-        errors = process.stderr.read()
-        assert process.wait(timeout=PATIENT) == 0
-    assert errors == ""
-
-
 def test_no_words_at_all_is_a_call_for_help(ade):
     status, out, _ = ade()
     assert status == 0
@@ -347,12 +169,6 @@ def test_the_main_job(ade, tmp_path):
     assert max(map(len, out.splitlines())) <= 80
     status, out, _ = ade("predict", tmp_path / "demo" / "ade", "--json", "README.md")
     assert status == 0
-
-
-def test_help_is_quick_to_import():
-    """Help and errors answer without loading torch."""
-    code = "import sys, ade.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_labels_with_line_breaks_and_tabs_stay_on_their_line(ade, book, tmp_path):
@@ -407,30 +223,6 @@ def test_only_what_is_random_takes_a_seed(ade):
 
 def test_version(ade):
     assert ade("--version") == (0, f"ade {__version__}\n", "")
-
-
-def test_bash_completes_verbs_and_options():
-    for words, count, expected in (("ade tr", 1, "train"), ("ade train --code", 2, "--codebook")):
-        environment = {**os.environ, "_ADE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
-        code = "import sys; sys.argv = ['ade']; from ade.cli.main import main; main()"
-        with _python("-c", code, env=environment) as process:
-            out, errors = process.communicate(timeout=PATIENT)
-        assert (out.split(), errors) == ([expected], "")
-
-
-def test_ctrl_c_in_other_verbs_says_only_that(model):
-    """A verb that cannot be resumed does not suggest --resume."""
-    code = (
-        "import signal, sys\nfrom ade.cli import main as cli\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\ncli.main()"
-    )
-    with _python("-c", code, "predict", model, "-", stdin=subprocess.PIPE) as process:
-        process.stdin.write("the coach\n" * 5000)  # more than is predicted at a time, so that lines come back
-        process.stdin.flush()
-        assert process.stdout.readline().startswith("sport")
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENT)
-    assert (process.returncode, errors) == (130, "ade: interrupted\n")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_text(ade, model, tmp_path):

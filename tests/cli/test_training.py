@@ -1,4 +1,4 @@
-"""`ade train reviews.csv --out model/`: data as an argument, columns found, a teacher distilled once."""
+"""`ade train`: data as an argument, columns found, a teacher distilled once; test splits, resuming, epochs, presets."""
 
 import io
 import json
@@ -8,6 +8,7 @@ from rich.console import Console
 
 from ade.cli import display
 from ade.cli.sizes import folder_sizes
+from tests.cli.conftest import SPEED
 from tests.conftest import topic_texts
 
 QUICK = ["--steps", "60", "--batch-size", "16", "--learning-rate", "0.01", "--device", "cpu"]
@@ -82,3 +83,90 @@ def test_bars_in_terminals_and_none_where_they_are_turned_off(monkeypatch, capsy
     with display.progress(True) as report:
         report("train", 1, 2, {"loss": 0.5})
     assert capsys.readouterr().err == ""
+
+
+def test_distill_json_and_corpus(ade, teacher_folder, tmp_path):
+    (tmp_path / "corpus.txt").write_text("the goal\nthe match\n" * 10)
+    words = (
+        "distill",
+        "--teacher",
+        teacher_folder,
+        "--anchors",
+        8,
+        "--pairs",
+        2,
+        "--json",
+        "--corpus",
+        tmp_path / "corpus.txt",
+    )
+    status, out, errors = ade(*words, "--out", tmp_path / "book", "--solver", "gradient", "--threshold", 0.1)
+    result = json.loads(out)
+    assert (status, errors) == (0, "")
+    assert result["settings"]["solver"] == "gradient"
+    assert 0 < result["cosine"] <= 1
+    assert result["ratio"] == pytest.approx(result["teacher_bytes"] / result["bytes"])
+
+
+def test_train_evaluates_a_test_split_and_resumes_to_the_same(ade, book, topic_folder, tmp_path):
+    words = (
+        "train",
+        "--codebook",
+        book,
+        "--data",
+        topic_folder,
+        "--out",
+        tmp_path / "m",
+        *SPEED,
+        "--attend",
+        "gated",
+        "--json",
+    )
+    status, out, _ = ade(*words)
+    first = json.loads(out)
+    assert status == 0
+    assert first["test"]["n"] == 100
+    assert ade(*words)[0] == 2  # the folder is taken
+    status, out, _ = ade(*words, "--resume")
+    assert json.loads(out) == first
+    status, out, _ = ade(*words[:-1], "--resume")  # without --json
+    assert f"{first['lexicon']['entries']:,} entries, weight" in out
+
+
+def test_train_says_when_there_is_no_lexicon(ade, book, tmp_path):
+    rows = [f"{word},{'xy'[i % 2]}\n" for i, word in enumerate(["goal", "goal", "bank", "bank"] * 50)]
+    (tmp_path / "random.csv").write_text("text,label\n" + "".join(rows))
+    words = ("train", "--codebook", book, "--data", tmp_path / "random.csv", "--steps", 4, "--device", "cpu")
+    assert "none: it did not lower the loss on dev" in ade(*words, "--out", tmp_path / "a")[1]
+    assert "lexicon" not in ade(*words, "--out", tmp_path / "b", "--no-lexicon")[1]
+
+
+@pytest.mark.parametrize("preset", ["strong", "paper"])
+def test_epochs_are_as_many_as_are_asked_for(preset, ade, book, topic_folder, tmp_path, monkeypatch):
+    """400 rows less those held back, 64 a step: 8 epochs lie between 7 and 9, with or without a teacher."""
+    monkeypatch.setattr("ade.training.loop.PATIENCE", 1000)  # none of them stops early
+    words = ["train", "--codebook", book, "--data", topic_folder, "--preset", preset, "--batch-size", 64, "--json"]
+    words += ["--device", "cpu"]
+    steps = {}
+    for epochs in (7, 8, 9):
+        status, out, errors = ade(*words, "--epochs", epochs, "--out", tmp_path / str(epochs))
+        assert status == 0, errors
+        steps[epochs] = json.loads(out)["steps"]
+    assert steps[7] < steps[8] < steps[9] < 60
+    status, out, errors = ade(*words, "--epochs", 8, "--out", tmp_path / "taught", "--distill-from", tmp_path / "9",
+                              "--variants", 0)  # fmt: skip
+    assert status == 0, errors
+    assert json.loads(out)["steps"] == steps[8]
+
+
+def test_help_says_how_long_it_trains(ade):
+    status, out, _ = ade("train", "--help")
+    assert status == 0
+    assert "by default 8" in " ".join(out.split())
+
+
+def test_no_sat_and_paper_preset(ade, book, topic_folder, tmp_path):
+    words = ("train", "--codebook", book, "--data", topic_folder, "--steps", 5, "--json", "--device", "cpu")
+    assert ade(*words, "--out", tmp_path / "a", "--no-sat")[0] == 0
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["sat"] is False
+    assert ade(*words, "--out", tmp_path / "b", "--preset", "paper")[0] == 0
+    assert json.loads((tmp_path / "b" / "training.json").read_text())["identity"]["learning_rate"] == 2e-5

@@ -1,7 +1,6 @@
 """The inspector's page in a real Chromium, as a file and live; nothing goes to another host or to the console."""
 
 import contextlib
-import json
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -16,7 +15,6 @@ from tests.conftest import WORDS
 from tests.inspector.conftest import CHROMIUM, ONE, TWO, token, until, visiting
 from tests.service.test_app import running
 
-HOSTILE = 'bank <img src=x onerror="window.hit=1"> </script><script>window.hit=1</script> & "quoted"'
 BOTH = pytest.mark.parametrize("kind", ["file", "live"])
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
 
@@ -174,128 +172,6 @@ def test_attention_is_shown_pair_by_pair(kind, visit, inspector):
         assert dark > 10  # shades were drawn
 
 
-def test_keyboard_alone(visit):
-    with visit("live", ONE) as tab:
-        tab.locator("h1").click()
-        tab.keyboard.press("/")
-        expect(tab.locator("#one")).to_be_focused()
-        tab.keyboard.type("coach of the bank")
-        tab.keyboard.press("Enter")
-        expect(tab.locator(".token")).to_have_count(4)
-        until_focused(tab, ".token")
-        tab.keyboard.press("Home")
-        expect(tab.locator("#wordtitle")).to_have_text("coach")
-        tab.keyboard.press("ArrowRight")
-        tab.keyboard.press("ArrowRight")
-        expect(tab.locator("#wordtitle")).to_have_text("the")
-        tab.keyboard.press("End")
-        expect(token(tab, "bank")).to_be_focused()
-        assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-        until_focused(tab, ".anchor")
-        tab.keyboard.press("ArrowDown")
-        expect(tab.locator(".anchor").nth(1)).to_be_focused()
-        tab.keyboard.press("Enter")
-        expect(tab.locator("#detail")).to_be_focused()
-        tab.keyboard.press("Escape")
-        expect(tab.locator("#detail")).to_be_hidden()
-        expect(tab.locator(".anchor").nth(1)).to_be_focused()
-        until_focused(tab, "#map")
-        tab.keyboard.press("ArrowLeft")
-        before = tab.locator(".tip").text_content()
-        for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown"):
-            tab.keyboard.press(key)
-        assert tab.locator("#mapsaid").text_content().startswith("Anchor ")
-        assert before
-        tab.keyboard.press("Enter")
-        expect(tab.locator("#detail")).to_be_focused()
-        nameless = tab.evaluate(
-            """() => [...document.querySelectorAll("button, textarea, canvas, [tabindex='0']")].filter(each =>
-            !(each.getAttribute("aria-label") || each.textContent.trim() || each.labels?.length)).length"""
-        )
-        assert nameless == 0
-
-
-def until_focused(tab: Page, selector: str, most: int = 40) -> None:
-    for _ in range(most):
-        tab.keyboard.press("Tab")
-        if tab.evaluate("selector => document.activeElement.matches(selector)", selector):
-            return
-    raise AssertionError(f"Tab never comes to {selector}")
-
-
-def background(tab: Page) -> int:
-    colour = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    return max(int(part) for part in colour.strip("rgb()").split(","))
-
-
-@BOTH
-def test_light_and_dark(kind, visit):
-    with visit(kind, ONE, color_scheme="dark") as tab:
-        assert background(tab) < 40
-        tab.get_by_role("button", name="Switch to the light theme").click()
-        assert background(tab) > 230
-        if kind == "live":  # what a browser keeps for a file it may read back late
-            tab.reload()
-            expect(tab.locator("#results")).to_be_visible()
-            assert background(tab) > 230
-    with visit(kind, ONE, color_scheme="light") as tab:
-        assert background(tab) > 230
-        contrasts = tab.evaluate(CONTRASTS)
-        tab.get_by_role("button", name="Switch to the dark theme").click()
-        assert background(tab) < 40
-        assert min(contrasts + tab.evaluate(CONTRASTS)) >= 4.5
-
-
-# Contrast of every text with what lies behind it, by WCAG's formula.
-CONTRASTS = """() => {
-  const parse = colour => colour.match(/[\\d.]+/g).map(Number);
-  const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const light = ([r, g, b]) => [r, g, b].map(v => linear(v / 255))
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = node => {
-    const colour = parse(getComputedStyle(node).backgroundColor);
-    return colour.length < 4 || colour[3] === 1 ? colour : behind(node.parentElement);
-  };
-  const texts = [...document.querySelectorAll("body *:not(script):not(noscript)")].filter(node => node.offsetParent &&
-    [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim()));
-  return texts.map(node => { const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))];
-    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); });
-}"""
-
-
-@BOTH
-def test_a_phone_needs_no_scrolling_sideways(kind, visit):
-    long = " ".join(["the bank of the team and the market"] * 12)
-    for texts in ((ONE, TWO), (long,)):
-        with visit(kind, *texts, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True) as tab:
-            assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-            tab.locator(".anchor").first.tap()
-            expect(tab.locator("#detail")).to_be_in_viewport()
-            assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-            wide = tab.locator(".bars").first.bounding_box()
-            assert wide["width"] > 100
-            assert tab.locator("textarea, select").first.bounding_box()["height"] >= 44
-
-
-@BOTH
-def test_markup_in_a_text_stays_text(kind, visit):
-    with visit(kind, HOSTILE) as tab:
-        shown = tab.locator(".sentence .word, .sentence .gap").all_text_contents()
-        assert "".join(shown).replace(" ", "") == HOSTILE.replace(" ", "")
-        assert tab.evaluate("window.hit") is None
-        assert tab.locator("img, body script:not([id]):not(:last-of-type)").count() == 0
-
-
-def test_markup_in_a_label_stays_text(browser, codebook, tmp_path):
-    names = ["<img src=x onerror=window.hit=1>", "</script><script>window.hit=1</script>"]
-    model = AdeForSequenceClassification.from_codebook(codebook, names, Architecture(attend="gated", heads=2))
-    inspector = Inspector(Classifier(model, codebook.tokenizer))
-    (tmp_path / "page.html").write_text(page({"about": inspector.about(), "readings": [inspector.read(ONE)]}), "utf8")
-    with visiting(browser, (tmp_path / "page.html").as_uri()) as tab:
-        assert sorted(tab.locator(".probabilities .name").all_text_contents()[:2]) == sorted(names)
-        assert tab.evaluate("window.hit") is None
-
-
 def test_what_the_service_refuses_is_said_in_a_line(visit):
     with visit("live", ONE, errors=("422",)) as tab:
         tab.locator("#one").fill("bank " * 500)
@@ -369,13 +245,6 @@ def test_a_text_longer_than_a_window_says_so(browser, folder, tmp_path):
         expect(tab.locator(".anchor")).to_have_count(0)
 
 
-def test_no_motion_where_none_is_wanted(visit):
-    moving = "getComputedStyle(document.querySelector('.bar')).transitionDuration"
-    for wanted, expected in (("reduce", "0s"), ("no-preference", "0.22s")):
-        with visit("file", ONE, reduced_motion=wanted) as tab:
-            assert tab.evaluate(moving).split(",")[0] == expected
-
-
 @pytest.mark.parametrize(("attend", "sat"), [("tokens", True), ("anchors", True), ("gated", False)])
 def test_models_without_gates_have_a_page_too(attend, sat, browser, codebook, topics, tmp_path):
     shape = Architecture(attend=attend, sat=sat, heads=2)
@@ -404,43 +273,3 @@ def test_answers_of_other_kinds(label, shown, browser, inspector, tmp_path):
     with visiting(browser, (tmp_path / "page.html").as_uri()) as tab:
         expect(tab.locator(".verdict")).to_have_text(shown)
         expect(tab.locator(".probabilities").first.locator("li")).to_have_count(len(reading["probabilities"]))
-
-
-def test_the_command_writes_a_page(ade, folder, browser, tmp_path):
-    file = tmp_path / "look.html"
-    status, out, _ = ade("inspect", folder, "--html", file, "--text", ONE, "--text", TWO, "--text", "lunar", "--json")
-    assert status == 0
-    assert json.loads(out) == {"html": str(file), "bytes": file.stat().st_size, "texts": 3}
-    with visiting(browser, file.as_uri()) as tab:
-        assert tab.locator("#one option").all_text_contents() == [ONE, TWO, "lunar"]
-        tab.locator("#one").select_option("2")
-        tab.locator("#two").select_option("")
-        expect(tab.locator("#wordtitle")).to_have_text("lunar")
-        expect(tab.locator("#tries")).to_contain_text("ade serve")
-    written = file.read_bytes()
-    status, _, err = ade("inspect", folder, "--html", file)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "--overwrite" in err
-    assert file.read_bytes() == written
-    status, out, _ = ade("inspect", folder, "bank", "--html", file, "--overwrite")
-    assert status == 0
-    assert "2 sentences" in out
-    with visiting(browser, file.as_uri()) as tab:
-        expect(tab.locator("#wordtitle")).to_have_text("bank")
-        expect(tab.locator(".sentence")).to_have_count(2)
-
-
-def test_what_the_command_refuses(ade, folder, codebook, tmp_path):
-    codebook.save(tmp_path / "codebook")
-    for words, reason in (
-        ((folder,), "--html FILE"),
-        ((folder, "bank", "--text", ONE, "--text", TWO), "--html FILE"),
-        ((folder, "--html", tmp_path), "not a file"),
-        ((folder, "--html", tmp_path / "none" / "page.html"), "not a file"),
-        ((tmp_path / "codebook", "--html", tmp_path / "page.html"), "trained model"),
-        ((tmp_path / "nothing", "--html", tmp_path / "page.html"), "not a model folder"),
-    ):
-        status, out, err = ade("inspect", *words)
-        assert (status, out, err.count("\n")) == (2, "", 1)
-        assert reason in err
-    assert not (tmp_path / "page.html").exists()

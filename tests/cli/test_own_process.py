@@ -1,0 +1,110 @@
+"""The command line in a process of its own: pipes, Ctrl-C, completion, and how much it imports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from ade.training.checkpoints import BEST, LAST, METRICS, RUN
+from tests.cli.conftest import SPEED
+from tests.conftest import PATIENT
+
+
+def _python(*words, **options):
+    command = [sys.executable, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def _ade(*words, **options):
+    return _python("-m", "ade", *words, **options)
+
+
+def test_predict_reads_standard_input(model):
+    with _ade("predict", model, "-", stdin=subprocess.PIPE) as process:
+        out, errors = process.communicate("the coach\nlunar probe\n", timeout=PATIENT)
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", "space"]
+    assert errors == ""
+    assert process.returncode == 0
+
+
+# `ade`, held at its second checkpoint: it says so, and goes no further until it is stopped.
+HELD = """
+import signal, sys, time
+from ade.cli import main as cli
+from ade.training.checkpoints import RunFolder
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal: a shell's background jobs ignore it
+save, saved = RunFolder.save, []
+
+def hold(self, *given):
+    save(self, *given)
+    saved.append(1)
+    if len(saved) == 2:
+        print("held", flush=True)
+        while True:
+            time.sleep(0.01)
+
+RunFolder.save = hold
+cli.main()
+"""
+
+
+def test_ctrl_c_leaves_a_run_that_can_go_on(book, topic_folder, tmp_path):
+    words = ("train", "--codebook", book, "--data", topic_folder, "--out", tmp_path / "m", *SPEED)
+    with _python("-c", HELD, *words) as process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENT)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert errors == "ade: interrupted; use --resume to continue\n"
+    assert set(os.listdir(tmp_path / "m")) == {RUN, LAST, BEST, METRICS}
+    with _ade(*words, "--resume", "--json") as process:
+        out, errors = process.communicate(timeout=PATIENT)
+    assert errors == ""
+    assert json.loads(out)["test"]["accuracy"] > 0.9
+    steps = [json.loads(line)["step"] for line in (tmp_path / "m" / METRICS).read_text().splitlines()]
+    assert steps == list(range(20, 401, 20))  # the first two before it was stopped, every other one after
+
+
+def test_a_reader_that_stops_early_is_no_error(model, tmp_path):
+    (tmp_path / "many.txt").write_text("the coach\n" * 20_000)
+    with _ade("predict", model, tmp_path / "many.txt") as process:
+        assert process.stdout.readline().startswith("sport")
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(timeout=PATIENT) == 0
+    assert errors == ""
+
+
+def test_help_is_quick_to_import():
+    """Help and errors answer without loading torch."""
+    code = "import sys, ade.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_bash_completes_verbs_and_options():
+    for words, count, expected in (("ade tr", 1, "train"), ("ade train --code", 2, "--codebook")):
+        environment = {**os.environ, "_ADE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        code = "import sys; sys.argv = ['ade']; from ade.cli.main import main; main()"
+        with _python("-c", code, env=environment) as process:
+            out, errors = process.communicate(timeout=PATIENT)
+        assert (out.split(), errors) == ([expected], "")
+
+
+def test_ctrl_c_in_other_verbs_says_only_that(model):
+    """A verb that cannot be resumed does not suggest --resume."""
+    code = (
+        "import signal, sys\nfrom ade.cli import main as cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\ncli.main()"
+    )
+    with _python("-c", code, "predict", model, "-", stdin=subprocess.PIPE) as process:
+        process.stdin.write("the coach\n" * 5000)  # more than is predicted at a time, so that lines come back
+        process.stdin.flush()
+        assert process.stdout.readline().startswith("sport")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENT)
+    assert (process.returncode, errors) == (130, "ade: interrupted\n")
