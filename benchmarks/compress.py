@@ -26,7 +26,7 @@ from ade.progress import Report
 from ade.settings import CompressionSettings
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
-from benchmarks.vectors import mean_states, stsb
+from benchmarks.vectors import stsb, unit_means
 
 CHOSEN_ON = 200  # first pairs of each language: settings are chosen on them, the others are the test
 BATCH, MAX_TOKENS, WINDOW = 64, 128, 512
@@ -89,7 +89,7 @@ def measured(folder: Path, places: Places, settings: Any, report: Report) -> dic
 def embedded(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "") -> np.ndarray:
     """Return the mean hidden states of texts, of length 1: (n, d)."""
     rows = [ids[:MAX_TOKENS] for ids in token_ids(tokenizer, [prefix + text for text in texts])]
-    return mean_states(body_of(model), rows, BATCH)
+    return unit_means(body_of(model), rows, BATCH)
 
 
 def tatoeba(

@@ -34,7 +34,7 @@ from ade.training.distill_encoder import distill_encoder
 from ade.training.sentence_teacher import SentenceTeacher
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
-from benchmarks.vectors import Encode, mean_states, stsb
+from benchmarks.vectors import Encode, stsb, unit_means
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 SHORTEST, LONGEST = 8, 1000  # characters of a text of the corpus
@@ -143,7 +143,7 @@ def _encode(model: Any, tokenizer: Any) -> Encode:
     size = GPU_BATCH if next(model.parameters()).device.type == "cuda" else BATCH
 
     def encode(texts: Sequence[str]) -> np.ndarray:
-        return mean_states(model, tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)["input_ids"], size)
+        return unit_means(model, tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)["input_ids"], size)
 
     return encode
 

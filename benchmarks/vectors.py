@@ -9,25 +9,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from ade.compression.source import mean_states, padded
 from ade.encoder import unit
 
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 
 
 @torch.inference_mode()
-def mean_states(model: Any, rows: Sequence[list[int]], batch_size: int) -> np.ndarray:
+def unit_means(model: Any, rows: Sequence[list[int]], batch_size: int) -> np.ndarray:
     """Return the mean of the last hidden states of each text, of length 1: (n, d); `rows` are token ids."""
     device = next(model.parameters()).device
     found = np.empty((len(rows), model.config.hidden_size), np.float32)
     order = np.argsort([len(row) for row in rows], kind="stable")  # texts of a batch are about as long
     for start in range(0, len(order), batch_size):
         some = order[start : start + batch_size]
-        longest = max(len(rows[row]) for row in some)
-        ids = torch.tensor([rows[row] + [0] * (longest - len(rows[row])) for row in some], device=device)
-        lengths = torch.tensor([[len(rows[row])] for row in some], device=device)
-        mask = torch.arange(longest, device=device) < lengths
-        states = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-        found[some] = ((states * mask[..., None]).sum(1) / lengths).cpu().numpy()
+        found[some] = mean_states(model, *padded([rows[row] for row in some], device)).cpu().numpy()
     return unit(found)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ade.compression.source import load_model
-from benchmarks.vectors import mean_states, stsb
+from benchmarks.vectors import stsb, unit_means
 from tests.compression.test_compress import encoder, texts  # noqa: F401
 
 AXES = {"one": [2.0, 0.0], "half": [3.0, 3.0], "other": [0.0, 5.0], "back": [-1.0, 0.0]}  # of any length
@@ -21,7 +21,7 @@ def test_the_mean_of_a_text_is_that_of_its_own_states(encoder):  # noqa: F811
     model, tokenizer = load_model(encoder)
     rows = [tokenizer(text)["input_ids"] for text in texts(9)]
     rows[3], rows[7] = rows[3] * 5, rows[7][:2]  # of other lengths, so that there is padding
-    found = mean_states(model, rows, batch_size=4)
+    found = unit_means(model, rows, batch_size=4)
     for row, vector in zip(rows, found, strict=True):
         with torch.no_grad():
             mean = model(input_ids=torch.tensor([row])).last_hidden_state[0].mean(0)
