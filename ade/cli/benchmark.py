@@ -13,11 +13,12 @@ import typer
 
 from ade.cli import display
 from ade.cli.options import ADVANCED, Json, Model, RuntimeDevice, TextColumn, say, show
-from ade.data.problems import TAGGER
+from ade.data.problems import ENCODER, TAGGER
 from ade.errors import InputError
 from ade.files import kind_of
 
 if TYPE_CHECKING:
+    from ade.encoder import Encoder
     from ade.predictor import Predictor
 
 # Where neither a file is given nor the embedded data set is installed.
@@ -58,32 +59,44 @@ def benchmark(
     device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Measure how fast a model predicts on this machine.
+    """Measure how fast a model predicts, or an encoder encodes, on this machine.
 
     Texts per second of all texts, and the latency of single ones: cold, with no row of its tables cached, and warm;
     and the tokenizer alone, which no model can be faster than.
     """
-    from ade.cli.prediction import load_predictor
-
-    if kind_of(model) == TAGGER:
-        raise InputError(f"{model}: a tagger; classifiers and regression models are measured")
+    kind = kind_of(model)
+    if kind == TAGGER:
+        raise InputError(f"{model}: a tagger; classifiers, regression models and encoders are measured")
     taken, source = _texts(file, text_column, texts)
     began = time.perf_counter()
-    predictor = load_predictor(model, device)
+    loaded, predict = _load(model, device, kind)
     load_ms = 1000 * (time.perf_counter() - began)
-    first_ms = _milliseconds(lambda: predictor.predict_scores(taken[:1]))
+    first_ms = _milliseconds(lambda: predict(taken[:1]))
 
-    predictor.predict_scores(taken)  # fills its caches
+    predict(taken)  # fills its caches
     timings = [
-        _timing("cold", lambda: load_predictor(model, device).predict_scores, taken, single),
-        _timing("warm", lambda: predictor.predict_scores, taken, single),
-        _timing("tokenizer alone", lambda: _tokenizer(predictor), taken, single),
+        _timing("cold", lambda: _load(model, device, kind)[1], taken, single),
+        _timing("warm", lambda: predict, taken, single),
+        _timing("tokenizer alone", lambda: _tokenizer(loaded), taken, single),
     ]
     result = {
         "model": str(model), "source": source, "texts": len(taken), "device": device,
         "load_ms": load_ms, "first_ms": first_ms, "results": [asdict(each) for each in timings],
     }  # fmt: skip
     show(result, as_json, lambda to: _print(to, result, timings))
+
+
+def _load(model: Path, device: str, kind: str) -> "tuple[Predictor | Encoder, Predict]":
+    """The model, and what is measured of it: class scores, or the vectors of an encoder."""
+    if kind == ENCODER:
+        from ade.encoder import Encoder
+
+        encoder = Encoder.load(model, device)
+        return encoder, encoder.encode
+    from ade.cli.prediction import load_predictor
+
+    predictor = load_predictor(model, device)
+    return predictor, predictor.predict_scores
 
 
 def _texts(file: Path | None, text_column: str | None, count: int) -> tuple[list[str], str]:
@@ -114,10 +127,10 @@ def _timing(name: str, load: Callable[[], Predict], texts: list[str], single: in
     return Timing(name, len(texts) / seconds, _quantile(times, 0.5), _quantile(times, 0.95))
 
 
-def _tokenizer(predictor: "Predictor") -> Predict:
+def _tokenizer(model: "Predictor | Encoder") -> Predict:
     from ade.data.tokenize import tokenize
 
-    return lambda texts: tokenize(predictor.tokenizer, texts, predictor.longest)
+    return lambda texts: tokenize(model.tokenizer, texts, model.longest)
 
 
 def _milliseconds(work: Callable[[], Any]) -> float:

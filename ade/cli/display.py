@@ -315,13 +315,13 @@ def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:
         to.print()
 
 
-def print_export(to: Console, files: "Sequence[ExportedFile]") -> None:
-    """Print the files of an export, and how much their scores differ from PyTorch's."""
-    table = plain_table("file", "size", "largest difference", "of the spread", "same labels")
+def print_export(to: Console, files: "Sequence[ExportedFile]", labels: bool) -> None:
+    """Print the files of an export, and how much their scores or vectors differ from PyTorch's."""
+    table = plain_table("file", "size", "largest difference", "of the spread", *(["same labels"] if labels else []))
     for each in files:
         relative = each.difference / each.spread if each.spread else 0.0
-        agreement = (f"{each.difference:.1e}", f"{100 * relative:.4f}%", f"{100 * each.same:.1f}%")
-        table.add_row(each.file, size(each.bytes), *agreement)
+        agreement = [f"{each.difference:.1e}", f"{100 * relative:.4f}%"]
+        table.add_row(each.file, size(each.bytes), *agreement, *([f"{100 * each.same:.1f}%"] if labels else []))
     to.print(table)
 
 

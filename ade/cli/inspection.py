@@ -11,7 +11,7 @@ from ade.errors import InputError
 
 
 def inspect_verb(
-    source: Annotated[Path, typer.Argument(help="Model or codebook folder.", show_default=False)],
+    source: Annotated[Path, typer.Argument(help="Folder of a model, an encoder or a codebook.", show_default=False)],
     words: Annotated[
         list[str] | None,
         typer.Argument(help="Words to look up; with --html, the one opened first.", show_default=False),

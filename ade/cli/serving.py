@@ -31,15 +31,14 @@ def export(
     from ade.integrations.onnx_export import FP32, INT8, write_export
     from ade.sentence_encoder import SentenceEncoder
 
-    packed = is_compressed(model)
+    packed, encoder = is_compressed(model), kind_of(model) == ENCODER
     with new_folder(out, {FP32 if packed else INT8}, overwrite) as draft:
         if packed:
             files = write_encoder(model, draft, seed)
         else:
-            kind = SentenceEncoder if kind_of(model) == ENCODER else Classifier
-            files = write_export(kind.load(model, "cpu"), draft, seed)
+            files = write_export((SentenceEncoder if encoder else Classifier).load(model, "cpu"), draft, seed)
     result = {"folder": str(out), "files": [each.as_dict() for each in files]}
-    show(result, as_json, lambda to: display.print_export(to, files))
+    show(result, as_json, lambda to: display.print_export(to, files, labels=not (packed or encoder)))
 
 
 @flags_of(ServiceSettings)

@@ -1,6 +1,6 @@
 """Words and anchors: which anchors a word is composed of, and which words are nearest to an anchor.
 
-Words are looked up with numpy alone, in a `Codebook`, in a model, or in the folder of either.
+Words are looked up with numpy alone, in a `Codebook`, in a model or an encoder, or in the folder of any.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from ade.data.problems import ENCODER
 from ade.data.tokenize import encode_batch
 from ade.data.words import SPACE_MARKS
 from ade.errors import InputError
+from ade.files import kind_of
+from ade.packing.pairs import Pairs
+from ade.runtime.encoder import RuntimeEncoder
 from ade.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -80,20 +84,21 @@ class Dictionary:
             yield start, np.add.reduceat(parts, offsets[:-1] - offsets[0])
 
     @classmethod
-    def of(cls, source: "Dictionary | Codebook | Runtime | Classifier") -> "Dictionary":
+    def of(cls, source: "Dictionary | Codebook | Runtime | RuntimeEncoder | Classifier") -> "Dictionary":
         """The dictionary of a codebook or a model."""
         if isinstance(source, cls):
             return source
         if isinstance(source, Runtime):
-            return cls._of_runtime(source)
+            return cls._of_tables(source.projection.tables.pairs, source.tokenizer)
+        if isinstance(source, RuntimeEncoder):
+            return cls._of_tables(source.projection.projection.tables.pairs, source.tokenizer)
         book: Any = source
         book = codebook_of(book) if hasattr(book, "model") else book
         anchors, indices, weights, offsets = book.anchors, book.indices, book.weights, book.offsets
         return cls(anchors.numpy(), indices.numpy(), weights.numpy(), offsets.numpy(), book.tokenizer)
 
     @classmethod
-    def _of_runtime(cls, runtime: Runtime) -> "Dictionary":
-        pairs = runtime.projection.tables.pairs
+    def _of_tables(cls, pairs: Pairs, tokenizer: Tokenizer) -> "Dictionary":
         table = pairs.anchors()
         norms = np.maximum(np.linalg.norm(table, axis=1), 1e-6)  # (K,)
         types = np.array_split(np.arange(pairs.vocabulary), max(1, pairs.vocabulary // BLOCK))
@@ -101,16 +106,16 @@ class Dictionary:
         index, weight = (np.concatenate([part[i][part[2]] for part in found]) for i in (0, 1))
         counts = np.concatenate([part[2].sum(1) for part in found])
         weight = weight * norms[index] / np.float32(table.shape[1] ** 0.5)
-        return cls(table / norms[:, None], index, weight, np.append(0, np.cumsum(counts)), runtime.tokenizer)
+        return cls(table / norms[:, None], index, weight, np.append(0, np.cumsum(counts)), tokenizer)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Dictionary":
-        """The dictionary of a codebook folder or a model folder; a codebook folder needs torch."""
+        """The dictionary of the folder of a codebook, a model or an encoder; that of a codebook needs torch."""
         if (Path(folder) / CODEBOOK).exists():
             from ade.codebook import Codebook
 
             return cls.of(Codebook.load(folder))
-        return cls.of(Runtime.load(folder))
+        return cls.of(RuntimeEncoder.load(folder) if kind_of(folder) == ENCODER else Runtime.load(folder))
 
 
 def codebook_of(classifier: "Classifier") -> "Codebook":

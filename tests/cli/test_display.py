@@ -31,6 +31,6 @@ def test_a_long_path_is_wrapped(printed):
 
 def test_numbers_of_an_export_are_whole(printed):
     files = [ExportedFile("model.int8.onnx", 123_456_789, 1.23e-5, 9.87, 0.999)]
-    out = printed(display.print_export, files)
+    out = printed(display.print_export, files, True)
     for number in ("123.5 MB", "1.2e-05", "0.0001%", "99.9%"):
         assert number in out
