@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from ade.errors import InputError, first_line
 
 MARKER = "config.json"  # a folder with this file is a model folder
+OWN_MODELS = "Ade"  # how the names of the classes of ADE models begin
 LOCK = ".ade-lock"  # the lock file of a folder that is written in place, as a training run's
 FILE_SUFFIXES = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".txt", ".gz", ".xz", ".zip", ".safetensors"}
 TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # errors of a lock that another process holds
@@ -198,10 +199,10 @@ def kind_of(source: str | Path) -> str:
 
 
 @contextmanager
-def reading_model(folder: Path) -> Iterator[None]:
+def reading_model(folder: Path, made_by: str = "ade train") -> Iterator[None]:
     """Turn any error of reading a model folder into an `InputError` of one line that names the folder."""
     if not (folder / MARKER).is_file():
-        raise InputError(f"{folder}: not a model folder (no {MARKER}); make one with 'ade train'")
+        raise InputError(f"{folder}: not a model folder (no {MARKER}); make one with '{made_by}'")
     try:
         yield
     except InputError as error:

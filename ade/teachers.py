@@ -19,11 +19,12 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
+from ade.data.problems import ENCODER
 from ade.data.tokenize import special_tokens_around
 from ade.data.tokenizer_file import TOKENIZER, read_tokenizer
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
-from ade.files import looks_like_hub_name
+from ade.files import OWN_MODELS, kind_of, looks_like_hub_name
 from ade.progress import Report, quiet, silent
 
 DEFAULT_TEACHER = "wordllama"
@@ -101,6 +102,11 @@ def _read_wordllama() -> tuple[Tensor, Tokenizer]:
 
 
 def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
+    kind = kind_of(folder)
+    if kind.startswith(OWN_MODELS):
+        trained = "'ade train --from' trains a classifier on it"
+        instead = trained if kind == ENCODER else "give the teacher that it was made from"
+        raise InputError(f"{folder}: an ADE model has no embedding table to distil; {instead}")
     tokenizer = _read_tokenizer(folder)
     if (folder / "embeddings.safetensors").exists():
         return _read_tensor(folder / "embeddings.safetensors"), tokenizer

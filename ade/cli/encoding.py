@@ -9,7 +9,18 @@ from rich.console import Console
 
 from ade.cli import display
 from ade.cli.files import check_output, open_texts, stopping_early
-from ade.cli.options import Json, Overwrite, RuntimeDevice, TextColumn, TextFile, TextFormat, flags_of, pick, show
+from ade.cli.options import (
+    Json,
+    Overwrite,
+    RuntimeDevice,
+    TextColumn,
+    TextFile,
+    TextFormat,
+    flags_of,
+    model_path,
+    pick,
+    show,
+)
 from ade.data.loading import EMBEDDED
 from ade.data.streams import chunks
 from ade.data.tokenize import CHUNK
@@ -20,7 +31,10 @@ if TYPE_CHECKING:
     from ade.search import Hit
 
 EncoderFolder = Annotated[
-    str, typer.Argument(metavar="ENCODER", help="Encoder: a folder or a hub name.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="ENCODER", help="Encoder folder, or a name on the hub.", show_default=False, parser=model_path
+    ),
 ]
 Dim = Annotated[
     int | None, typer.Option(help="Truncate vectors to so many dimensions; by default all of them.", min=1)

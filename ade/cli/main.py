@@ -91,8 +91,8 @@ def main() -> None:
         status = _fail(f"{error.format_message()} (see '{verb} --help')")
 
     if status == INTERRUPTED:
-        training = sys.argv[1:2] == ["train"]
-        _fail("interrupted; use --resume to continue" if training else "interrupted")
+        resumable = sys.argv[1:2] in (["train"], ["distill-encoder"])
+        _fail("interrupted; use --resume to continue" if resumable else "interrupted")
     sys.exit(status or 0)
 
 

@@ -28,7 +28,7 @@ ADVANCED = "Advanced options"  # heading in the help, after the common options
 _quiet = ContextVar("quiet", default=False)
 
 
-def _model_path(given: str) -> Path:
+def model_path(given: str) -> Path:
     """A model's folder, or its name on the hub; what is written as a path is never looked up there."""
     if given.startswith((".", "/", "~")) or given.endswith("/"):
         path = Path(given).expanduser()
@@ -40,7 +40,7 @@ def _model_path(given: str) -> Path:
 
 Model = Annotated[
     Path,
-    typer.Argument(help="Model folder, or a name on the hub.", show_default=False, parser=_model_path, metavar="MODEL"),
+    typer.Argument(help="Model folder, or a name on the hub.", show_default=False, parser=model_path, metavar="MODEL"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=MAX_SEED)]

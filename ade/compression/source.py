@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ade.compression.folder import transformer_folder
 from ade.errors import InputError, first_line
-from ade.files import looks_like_hub_name
+from ade.files import OWN_MODELS, kind_of, looks_like_hub_name
 from ade.progress import quiet
 
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "README.md", "LICENSE*", "*/config.json"]
@@ -24,6 +24,8 @@ DECODERS = ("ForCausalLM", "LMHeadModel")
 def source_folder(source: str | Path) -> Iterator[Path]:
     """Yield the folder of a model in Hugging Face's layout: downloaded or converted where it has to be."""
     path = Path(source)
+    if path.is_dir() and kind_of(path).startswith(OWN_MODELS):
+        raise InputError(f"{path}: an ADE model, whose table is small already; choose its size when you train it")
     if not path.is_dir():
         yield _download(str(source))
     elif (path / "config.json").exists() or (path / "modules.json").exists():

@@ -17,6 +17,11 @@ KINDS = {
     TAGGER: "a tagger, which labels words",
     ENCODER: "an encoder, which turns texts into vectors",
 }
+INSTEAD = {  # what to do with a model of the first kind where the second is needed
+    (ENCODER, CLASSIFIER): ": 'ade encode' writes its vectors, 'ade train --from' trains a classifier on it",
+    (CLASSIFIER, ENCODER): ", as 'ade distill-encoder' makes it",
+    (TAGGER, ENCODER): ", as 'ade distill-encoder' makes it",
+}
 MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
 MULTI_LABEL_LOGIT = math.log(MULTI_LABEL_THRESHOLD / (1 - MULTI_LABEL_THRESHOLD))  # the same threshold on scores
 Label = str | int | float | bool  # as it was given
@@ -43,7 +48,8 @@ class Tagged(NamedTuple):
 def check_kind(folder: object, found: str, wanted: str) -> None:
     """Raise `InputError` for a model folder of another kind; what is no kind of model is left to others."""
     if found in KINDS and found != wanted:
-        raise InputError(f"{folder}: {KINDS[found]}; {KINDS[wanted].partition(',')[0]} is needed here")
+        needed, instead = KINDS[wanted].partition(",")[0], INSTEAD.get((found, wanted), "")
+        raise InputError(f"{folder}: {KINDS[found]}; {needed} is needed here{instead}")
 
 
 def scale_of(problem: str | None, scale: Sequence[float] | None) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ade.data.columns import find_text_column
-from ade.data.problems import MULTI, REGRESSION, TAGGER, Prediction, probabilities_of
+from ade.data.problems import CLASSIFIER, MULTI, REGRESSION, TAGGER, Prediction, check_kind, probabilities_of
 from ade.data.reading import Format, format_of, read_delimiter
 from ade.devices import cores
 from ade.errors import InputError, first_line
@@ -83,6 +83,7 @@ def predict_dataset(
     """
     if kind_of(model) == TAGGER:
         raise InputError(f"{model}: a tagger, which labels words; Ray predicts with classifiers and regression models")
+    check_kind(model, kind_of(model), CLASSIFIER)
     schema = dataset.schema()
     names = list(schema.names) if schema is not None else []
     text = find_text_column("the dataset", names, text_column)

@@ -34,7 +34,7 @@ from ade.data.problems import ENCODER, MULTI, MULTI_LABEL_THRESHOLD
 from ade.distillation import distill
 from ade.encoder import Encoder
 from ade.errors import InputError
-from ade.files import kind_of
+from ade.files import OWN_MODELS, kind_of
 from ade.integrations.vectors import mean_vectors, pooled_vectors
 from ade.settings import ARCHITECTURES, PRESETS, Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import DEFAULT_TEACHER, load_teacher
@@ -270,7 +270,7 @@ def _labels(given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _is_model(source: str | Path) -> bool:
     """Whether a path is the folder of a trained ADE model."""
-    return Path(source).is_dir() and kind_of(source).startswith("Ade")
+    return Path(source).is_dir() and kind_of(source).startswith(OWN_MODELS)
 
 
 def _codebook(source: Any, settings: DistillationSettings | None) -> Codebook:

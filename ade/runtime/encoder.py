@@ -40,7 +40,7 @@ class RuntimeEncoder(Encoder):
     def load(cls, folder: str | Path, device: str = "cpu", threads: int = 0) -> "RuntimeEncoder":
         """Load an encoder folder or an encoder on the hub, for the CPU."""
         path = model_folder(folder)
-        with reading_model(path):
+        with reading_model(path, "ade distill-encoder"):
             check_kind(path, kind_of(path), ENCODER)
             config, state = read_stored(path)
             tables = fold(config, state)

@@ -14,9 +14,10 @@ from typing import Any
 
 from ade.codebook import Codebook
 from ade.data.dataset import Dataset
+from ade.data.problems import ENCODER
 from ade.distillation import distill
 from ade.errors import InputError
-from ade.files import cache_folder
+from ade.files import cache_folder, kind_of
 from ade.packing.whole_folder import Division, distill_for_encoder, distill_for_model
 from ade.progress import Report, silent
 from ade.settings import DistillationSettings
@@ -35,7 +36,11 @@ def codebook_for(
     if codebook is not None:
         if teacher is not None:
             raise InputError("--codebook is used as it is, --teacher is distilled into one: give one of them")
-        return codebook if isinstance(codebook, Codebook) else Codebook.load(codebook)
+        if isinstance(codebook, Codebook):
+            return codebook
+        if Path(codebook).is_dir() and kind_of(codebook) == ENCODER:
+            raise InputError(f"{codebook}: an encoder, not a codebook; 'ade train --from' trains a classifier on it")
+        return Codebook.load(codebook)
 
     loaded = _loaded(teacher)
     settings = settings or _default_settings(len(loaded.table))

@@ -21,9 +21,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ade.data.batches import encode, sorted_batches
 from ade.data.dataset import Dataset
+from ade.data.problems import CLASSIFIER, check_kind
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
-from ade.files import cache_folder, new_file
+from ade.files import cache_folder, kind_of, new_file
 from ade.progress import Report, quiet, silent
 from ade.settings import TeachingSettings
 
@@ -45,6 +46,8 @@ class LabelTeacher:
     @classmethod
     def load(cls, source: str | Path, names: Sequence[str], device: str = "auto") -> "LabelTeacher":
         """Load a classifier with the classes `names` from a folder or the hub (safetensors only, no remote code)."""
+        if Path(source).is_dir():
+            check_kind(source, kind_of(source), CLASSIFIER)
         try:
             with quiet():
                 model, about = AutoModelForSequenceClassification.from_pretrained(

@@ -113,3 +113,75 @@ def test_distill_encoder_needs_a_sentence_encoder(ade, lines, teacher_folder, tm
     assert "not a readable sentence encoder" in error
     assert len(error.strip().splitlines()) == 1
     assert not (tmp_path / "e").exists()
+
+
+def test_ctrl_c_says_how_to_continue(ade, lines, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ade.training.distill_encoder.distill_encoder", interrupted)
+    status, out, error = ade("distill-encoder", "--corpus", lines, "--out", tmp_path / "e")
+    assert (status, out, error) == (130, "", "ade: interrupted; use --resume to continue\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("predict", "FOLDER", "TEXTS"), "'ade encode' writes its vectors"),
+        (("predict", "FOLDER", "TEXTS", "--explain"), "'ade train --from' trains a classifier on it"),
+        (("evaluate", "FOLDER", "DATA"), "'ade train --from' trains a classifier on it"),
+        (("inspect", "FOLDER", "bank", "--text", "the bank"), "'ade train --from' trains a classifier on it"),
+        (("inspect", "FOLDER", "--html", "OUT"), "'ade train --from' trains a classifier on it"),
+        (("compress", "FOLDER", "--out", "OUT"), "an ADE model, whose table is small already"),
+        (("train", "DATA", "--codebook", "FOLDER", "--out", "OUT"), "'ade train --from' trains a classifier on it"),
+        (("train", "DATA", "--teacher", "FOLDER", "--out", "OUT"), "'ade train --from' trains a classifier on it"),
+        (("train", "DATA", "--codebook", "BOOK", "--distill-from", "FOLDER", "--out", "OUT"), "a classifier of texts"),
+        (("distill", "--teacher", "FOLDER", "--out", "OUT"), "an ADE model has no embedding table to distil"),
+        (("encode", "MODEL", "TEXTS"), "an encoder is needed here, as 'ade distill-encoder' makes it"),
+        (("search", "MODEL", "TEXTS", "bank"), "an encoder is needed here, as 'ade distill-encoder' makes it"),
+        (("train", "DATA", "--from", "MODEL", "--out", "OUT"), "an encoder is needed here"),
+        (("encode", "EMPTY", "TEXTS"), "make one with 'ade distill-encoder'"),
+        (("encode", "NOWHERE/", "TEXTS"), "no such folder"),
+    ],
+)
+def test_other_verbs_say_what_to_do_instead(
+    words, message, ade, folder, trained, lines, codebook, topic_folder, tmp_path
+):
+    codebook.save(tmp_path / "book")
+    (tmp_path / "empty").mkdir()
+    places = {
+        "FOLDER": folder, "TEXTS": lines, "DATA": topic_folder / "train.csv", "OUT": tmp_path / "out",
+        "BOOK": tmp_path / "book", "MODEL": trained, "EMPTY": tmp_path / "empty",
+        "NOWHERE/": f"{tmp_path}/nowhere/",
+    }  # fmt: skip
+    status, out, error = ade(*(places.get(word, word) for word in words))
+    assert (status, out, error.count("\n")) == (2, "", 1), error
+    assert message in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_words_of_an_encoder_have_anchors(ade, folder, codebook):
+    status, out, _ = ade("inspect", folder, "bank", "comet", "--json")
+    assert status == 0
+    for word in json.loads(out)["words"]:
+        anchors, weights = codebook.pairs_of(codebook.tokenizer.token_to_id(word["word"]))
+        assert {use["anchor"] for use in word["anchors"]} == set(np.asarray(anchors).tolist())
+        expected = np.sort(np.abs(weights))[::-1]  # a model scales those of a token alike
+        found = np.abs([use["weight"] for use in word["anchors"]])
+        np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-4)
+
+
+def test_an_encoder_is_measured(ade, folder, lines):
+    status, out, errors = ade("benchmark", folder, lines, "--texts", 30, "--single", 5, "--json")
+    assert (status, errors) == (0, "")
+    found = json.loads(out)
+    assert [each["name"] for each in found["results"]] == ["cold", "warm", "tokenizer alone"]
+    assert all(each["texts_per_second"] > 0 for each in found["results"])
+
+
+def test_an_export_of_an_encoder_speaks_of_vectors(ade, folder, trained, tmp_path):
+    for model, labels in ((folder, False), (trained, True)):
+        status, out, _ = ade("export", model, "--out", tmp_path / f"onnx-{labels}")
+        assert status == 0
+        assert "model.int8.onnx" in out
+        assert ("same labels" in out) == labels

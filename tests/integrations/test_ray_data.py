@@ -21,7 +21,7 @@ from ade.integrations.ray_data import TablePredictor, connected, predict_dataset
 from ade.runtime.runtime import Runtime
 from ade.settings import STRONG
 from ade.training.loop import fit_model
-from tests.conftest import topic_texts
+from tests.conftest import sentence_encoder, topic_texts
 
 QUICK = replace(STRONG, steps=40, batch_size=16, learning_rate=0.01, device="cpu")
 TEXTS, LABELS = topic_texts(500, 5)
@@ -202,3 +202,9 @@ def test_without_ray_it_says_what_to_install(model, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert done.stderr == "ade predict needs ray: pip install 'ade-embeddings[ray]'\n"
+
+
+def test_an_encoder_is_refused_before_any_worker_starts(tmp_path):
+    sentence_encoder().save(tmp_path / "encoder")
+    with pytest.raises(InputError, match="'ade encode' writes its vectors"):
+        predict_dataset(None, tmp_path / "encoder")
