@@ -26,7 +26,7 @@ from ade.progress import Report
 from ade.settings import CompressionSettings
 from benchmarks.accuracy import Places
 from benchmarks.records import Run
-from benchmarks.vectors import stsb, unit_means
+from benchmarks.vectors import Encode, stsb, unit_means
 
 CHOSEN_ON = 200  # first pairs of each language: settings are chosen on them, the others are the test
 BATCH, MAX_TOKENS, WINDOW = 64, 128, 512
@@ -47,7 +47,7 @@ def run_compress(run: Run, places: Places, report: Report) -> tuple[dict[str, An
         made = compress(folder, Path(work) / "model", chosen, corpus=files, tune_on=tuning, report=report)
         seconds = time.perf_counter() - began
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        before = _source_measured(folder, places, settings, report)
+        before = source_measured(folder, places, settings, report)
         after = measured(Path(work) / "model", places, settings, report)
     figures = {"table": made.table, "weights": made.weights, "folder": made.folder, "loss": made.loss}
     return {**figures, "before": before, "after": after, "compress_seconds": seconds, "peak_bytes": peak}, {}
@@ -63,7 +63,7 @@ def _text_file(places: Places, name: str, work: Path) -> Path:
     return file
 
 
-def _source_measured(folder: Path, places: Places, settings: Any, report: Report) -> dict[str, Any]:
+def source_measured(folder: Path, places: Places, settings: Any, report: Report) -> dict[str, Any]:
     """The same of the model as it came, measured once for all sizes of a table."""
     chosen = [settings[name] for name in ("model", "languages", "similarity", "rows", "tokens")]
     asked = json.dumps([str(places.teachers), *chosen])
@@ -79,11 +79,20 @@ def measured(folder: Path, places: Places, settings: Any, report: Report) -> dic
     if is_decoder(model):
         text = (places.data / "wikitext-2" / "test.txt").read_text("utf8")
         return {"perplexity": perplexity(model, tokenizer, text, settings["tokens"], report)}
-    prefix = PREFIX.get(settings["model"], "")
+    return tasks(encoder_of(model, tokenizer, PREFIX.get(settings["model"], "")), places, settings)
+
+
+def tasks(encode: Encode, places: Places, settings: Any) -> dict[str, Any]:
+    """Return the tasks of an encoder, by language."""
     return {
-        "tatoeba": tatoeba(model, tokenizer, places.data / "tatoeba", settings["languages"], prefix, settings["rows"]),
-        "stsb": similarity(model, tokenizer, places.data / "stsb", settings["similarity"], prefix, settings["rows"]),
+        "tatoeba": tatoeba(encode, places.data / "tatoeba", settings["languages"], settings["rows"]),
+        "stsb": similarity(encode, places.data / "stsb", settings["similarity"], settings["rows"]),
     }
+
+
+def encoder_of(model: Any, tokenizer: Any, prefix: str = "") -> Encode:
+    """Return the function that makes the mean hidden states of texts, of length 1: (n, d)."""
+    return lambda texts: embedded(model, tokenizer, texts, prefix)
 
 
 def embedded(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "") -> np.ndarray:
@@ -92,29 +101,21 @@ def embedded(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "")
     return unit_means(body_of(model), rows, BATCH)
 
 
-def tatoeba(
-    model: Any, tokenizer: Any, folder: Path, languages: Sequence[str], prefix: str = "", rows: int = 0
-) -> dict[str, float]:
+def tatoeba(encode: Encode, folder: Path, languages: Sequence[str], rows: int = 0) -> dict[str, float]:
     """Return for each language the share of sentences whose translation is the nearest, both ways, in percent."""
     found = {}
     for language in languages:
         pairs = [(folder / f"{language}-eng.{side}").read_text("utf8").splitlines() for side in (language, "eng")]
         kept = [texts[CHOSEN_ON : CHOSEN_ON + rows if rows else None] for texts in pairs]
-        ours, theirs = (embedded(model, tokenizer, texts, prefix) for texts in kept)
+        ours, theirs = (encode(texts) for texts in kept)
         alike, right = ours @ theirs.T, np.arange(len(ours))
         hits = (alike.argmax(1) == right).mean() + (alike.argmax(0) == right).mean()
         found[language] = 50 * float(hits)
     return found
 
 
-def similarity(
-    model: Any, tokenizer: Any, folder: Path, languages: Sequence[str], prefix: str = "", rows: int = 0
-) -> dict[str, float]:
+def similarity(encode: Encode, folder: Path, languages: Sequence[str], rows: int = 0) -> dict[str, float]:
     """Return for each language 100 times Spearman's correlation of cosines with the judgements of the test pairs."""
-
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        return embedded(model, tokenizer, texts, prefix)
-
     return {language: 100 * stsb(encode, folder, language, rows=rows) for language in languages}
 
 

@@ -21,7 +21,7 @@ from ade.devices import resolve_device
 from ade.progress import Report
 from ade.settings import CompressionSettings, parse_size
 from benchmarks.accuracy import Places
-from benchmarks.compress import PREFIX, similarity, tatoeba
+from benchmarks.compress import PREFIX, encoder_of, similarity, tatoeba
 from benchmarks.records import Run
 from benchmarks.tables_compress import OURS, SOURCE
 
@@ -44,9 +44,9 @@ def run_frontier(run: Run, places: Places, report: Report) -> tuple[dict[str, An
             used = replace_rows(model, tokenizer, settings["method"], settings["size"], report)
         torch.nn.Module.float(model).to(resolve_device(places.device))
 
-    task = (settings["languages"], PREFIX.get(settings["model"], ""), settings["rows"])
-    found = tatoeba(model, tokenizer, places.data / "tatoeba", *task)
-    judged = similarity(model, tokenizer, places.data / "stsb", settings["similarity"], task[1], settings["pairs"])
+    encode = encoder_of(model, tokenizer, PREFIX.get(settings["model"], ""))
+    found = tatoeba(encode, places.data / "tatoeba", settings["languages"], settings["rows"])
+    judged = similarity(encode, places.data / "stsb", settings["similarity"], settings["pairs"])
     rows, dim = model.config.vocab_size, model.config.hidden_size
     return {"bytes": used, "bits": 8 * used / (rows * dim), "tatoeba": found, "stsb": judged}, {}
 

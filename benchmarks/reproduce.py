@@ -25,6 +25,7 @@ from benchmarks.accuracy import (
     run_main_job,
 )
 from benchmarks.compress import run_compress
+from benchmarks.compress_onnx import run_compress_onnx
 from benchmarks.compress_speed import run_compress_speed
 from benchmarks.compression import run_compression, run_size
 from benchmarks.context import run_context
@@ -59,6 +60,7 @@ KINDS = {
     "explain": run_explain,
     "compression": run_compression,
     "compress": run_compress,
+    "compress_onnx": run_compress_onnx,
     "compress_speed": run_compress_speed,
     "frontier": run_frontier,
     "size": run_size,
@@ -95,6 +97,7 @@ GUESS = {  # seconds, before there is a record
     "explain": {"cuda": 60.0, "cpu": 600.0},
     "compression": {"cpu": 60.0},
     "compress": {"cuda": 120.0, "cpu": 1200.0},
+    "compress_onnx": {"cpu": 600.0},
     "compress_speed": {"cpu": 600.0},
     "frontier": {"cuda": 60.0, "cpu": 180.0},
     "sentence_encoder": {"cuda": 200.0, "cpu": 4000.0},

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from benchmarks.book import Book, Record, markdown, size_of
 from benchmarks.tables import TABLES
-from benchmarks.tables_compress import SOURCE
+from benchmarks.tables_compress import ONNX, SOURCE
 
 TASKS = {"tatoeba": "Tatoeba", "stsb": "STS-B"}
 
@@ -16,7 +16,8 @@ def compress(book: Book) -> str:
         figures = record["figures"]
         table = figures["table"]
         cells = [size_of(table["before"]), size_of(table["after"]), size_of(figures["weights"]["after"])]
-        rows.append([record["settings"]["model"], *cells, "; ".join(_tasks(figures))])
+        name = ONNX if record["kind"] == "compress_onnx" else record["settings"]["model"]
+        rows.append([name, *cells, "; ".join(_tasks(figures))])
     return markdown(["model", "table", "packed", "weights in all", "tasks"], rows)
 
 

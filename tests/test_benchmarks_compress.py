@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from ade.compression import use
 from ade.compression.source import load_model
@@ -13,10 +15,11 @@ from ade.progress import silent
 from benchmarks import records, sections
 from benchmarks.accuracy import Places
 from benchmarks.book import Book
-from benchmarks.compress import CHOSEN_ON, perplexity, similarity, tatoeba
+from benchmarks.compress import CHOSEN_ON, encoder_of, perplexity, similarity, tatoeba
 from benchmarks.frontier import METHODS, in_groups, trimmed
+from benchmarks.records import Run
 from benchmarks.reproduce import reproduce
-from benchmarks.tables_compress import OURS, SOURCE, compress_run, frontier_run, speed_run
+from benchmarks.tables_compress import ONNX, OURS, SOURCE, compress_run, frontier_run, speed_run
 from tests.compression.test_compress import decoder, encoder, texts  # noqa: F401
 
 
@@ -40,12 +43,13 @@ def places(tmp_path, encoder, decoder):  # noqa: F811
 
 def test_a_sentence_is_its_own_translation_and_judgements_are_ranked(places):
     model, tokenizer = load_model(places.teachers / "encoder")
-    assert tatoeba(model, tokenizer, places.data / "tatoeba", ["fin"]) == {"fin": 100.0}
-    found = similarity(model, tokenizer, places.data / "stsb", ["en"])["en"]
+    encode = encoder_of(model, tokenizer)
+    assert tatoeba(encode, places.data / "tatoeba", ["fin"]) == {"fin": 100.0}
+    found = similarity(encode, places.data / "stsb", ["en"])["en"]
     assert -100 <= found <= 100
     with open(places.data / "stsb" / "stsb-en-test.csv", "w", newline="") as file:
         csv.writer(file).writerows([("word1 word2", "word1 word2", 5), ("word1 word2", "word90 word7 word5", 1)])
-    assert similarity(model, tokenizer, places.data / "stsb", ["en"])["en"] == pytest.approx(100)
+    assert similarity(encode, places.data / "stsb", ["en"])["en"] == pytest.approx(100)
 
 
 def test_perplexity_is_that_of_the_logits(places):
@@ -123,6 +127,20 @@ def test_a_frontier_is_recorded_and_reported(places, tmp_path, monkeypatch):
     table = sections.frontier(book)
     assert table.count("\n") == 5
     assert "| as it came | 0.1 MB | 32.00 | 100.0 | - |" in table
+
+
+def test_an_exported_encoder_is_measured_beside_the_original(places, tmp_path, encoder):  # noqa: F811
+    folder = places.teachers / "sentences"
+    parts = [Transformer(str(encoder)), Pooling(32, "mean"), Normalize()]
+    SentenceTransformer(modules=parts, device="cpu").save(str(folder))
+    asked = compress_run("sentences", "22kB", rows=20, languages=["fin"], similarity=["en"])
+    assert reproduce([Run("compress", "compress_onnx", asked.settings)], places, tmp_path / "results") == []
+    (record,) = records.load(tmp_path / "results")
+    assert record["figures"]["after"]["tatoeba"] == {"fin": 100.0}
+    assert record["figures"]["weights"]["after"] > record["figures"]["table"]["after"]  # the layers are in it
+    book = Book([record])
+    book.everywhere = lambda name: book.all  # type: ignore[method-assign]
+    assert f"| {ONNX} |" in sections.compress(book)
 
 
 def test_speed_and_memory_are_measured_beside_the_original(places, tmp_path):
