@@ -37,6 +37,7 @@ def row_use(
     tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), languages: Sequence[str] = (), report: Report = silent
 ) -> Tensor:
     """Return the expected share of each row (rows,): counted in texts if there are any, smoothed by what is known."""
+    tokenizer = _plain(tokenizer)
     counts = count_tokens(tokenizer, texts, rows).double()
     if counts.sum() == 0:
         return _expected(tokenizer, rows, languages, report)
@@ -102,11 +103,11 @@ def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report:
 
 def best_known(tokenizer: Tokenizer, languages: Sequence[str], most: int) -> dict[str, dict[str, float]]:
     """Return the word lists of the languages that a tokenizer knows best: most of their words are one token."""
-    lists = word_lists(languages)
+    tokenizer, lists = _plain(tokenizer), word_lists(languages)
     single = {}
     for language, words in lists.items():
         found = _tokens(tokenizer, [" " + word for word in list(words)[:500]])
-        single[language] = np.mean(_without_lead(tokenizer, *found) == 1)
+        single[language] = np.mean(_single(tokenizer, *found))
     chosen = sorted(lists, key=lambda language: -single[language])[:most]
     return {language: lists[language] for language in sorted(chosen)}
 
@@ -123,14 +124,32 @@ def _use_in(tokenizer: Tokenizer, rows: int, words: dict[str, float], language: 
             weights = frequencies[start : start + BATCH]
             shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
             if form is str:
-                single += float(weights[_without_lead(tokenizer, ids, lengths) <= 1].sum())
+                single += float(weights[_single(tokenizer, ids, lengths)].sum())
     return shares / shares.sum(), single
 
 
-def _without_lead(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the lengths without the mark of a space that SentencePiece puts before a text."""
-    firsts = ids[np.minimum(np.cumsum(lengths) - lengths, max(len(ids) - 1, 0))] if len(ids) else lengths
-    return lengths - (firsts == tokenizer.token_to_id("\u2581"))
+def _single(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return which words are a single token, of those given as ids one after the other (words,).
+
+    The mark of a space that SentencePiece puts before a text does not count, and the unknown token is no word.
+    """
+    if not len(ids):
+        return np.zeros(len(lengths), bool)
+    ends = np.cumsum(lengths)
+    firsts, lasts = (ids[np.clip(at, 0, len(ids) - 1)] for at in (ends - lengths, ends - 1))
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    known = lasts != (tokenizer.token_to_id(unknown) if unknown else None)
+    return (lengths - (firsts == tokenizer.token_to_id("\u2581")) == 1) & known
+
+
+def _plain(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that neither pads nor truncates, as that of some models does."""
+    if tokenizer.padding is None and tokenizer.truncation is None:
+        return tokenizer
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    plain.no_padding()
+    plain.no_truncation()
+    return plain
 
 
 def _tokens(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -96,3 +96,26 @@ def test_missing_word_lists_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     )
     with pytest.raises(InputError, match="give --corpus FILE"):
         word_lists()
+
+
+@needs_lists
+def test_padding_and_truncation_of_a_tokenizer_are_no_use_of_its_tokens() -> None:
+    tokenizer = trained("WordPiece")
+    padded = Tokenizer.from_str(tokenizer.to_str())
+    padded.enable_padding(length=16, pad_id=0, pad_token="<unk>")
+    padded.enable_truncation(2)
+    rows = tokenizer.get_vocab_size()
+    for texts in ((), TEXTS):
+        assert row_use(padded, rows, texts, ["en"]).tolist() == row_use(tokenizer, rows, texts, ["en"]).tolist()
+    assert padded.padding is not None  # the model's own is left as it is
+    assert list(best_known(padded, (), 3)) == list(best_known(tokenizer, (), 3))
+
+
+@needs_lists
+def test_languages_of_unknown_words_are_not_known_best() -> None:
+    words = list(word_lists(["en"])["en"])[:500]
+    english = Tokenizer(
+        models.WordPiece({"[UNK]": 0, **{word: n for n, word in enumerate(words, 1)}}, unk_token="[UNK]")
+    )
+    english.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert list(best_known(english, (), 1)) == ["en"]  # in Chinese every word is one unknown token
