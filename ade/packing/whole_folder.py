@@ -159,9 +159,10 @@ def distill_for_encoder(
     known = texts[:MOST_TEXTS]
     for min_count in (0, *MIN_COUNTS):
         small, _ = compact(pruned(teacher, known, min_count) if min_count else teacher, known)
+        enough = max(BYTES_PER_TOKEN * len(small.table), least_size(small))
         tokenizer = len(packed_bytes(small.tokenizer))
-        division = _divide_encoder(size, tokenizer, small.table.shape[1], outputs, layers)
-        if division.codebook >= max(BYTES_PER_TOKEN * len(small.table), least_size(small)):
+        division = _divide_encoder(size, tokenizer, small.table.shape[1], outputs, layers, enough)
+        if division.codebook >= enough:
             break
 
     return _distilled(small, size, division, encoded(small.tokenizer, known), settings, report), division
@@ -188,12 +189,19 @@ def _distilled(
     return replace(codebook, about=about)
 
 
-def _divide_encoder(size: int, tokenizer: int, dim: int, outputs: int, layers: int) -> Division:
-    """Divide the bytes of an encoder's folder; those left for the codebook may be too few, or negative."""
+def _divide_encoder(size: int, tokenizer: int, dim: int, outputs: int, layers: int, codebook: int) -> Division:
+    """Divide the bytes of an encoder's folder; those left for the codebook may be too few, or negative.
+
+    The layers have 8 bits where that leaves `codebook` bytes for the codebook, and 4 otherwise.
+    """
     config = CONFIG_JSON + MODEL_HEADER * layers
-    bits = 8 if encoder_layer_bytes(dim, outputs, layers, 8) <= ENCODER_LAYER_SHARE * size else 4
-    nbytes = encoder_layer_bytes(dim, outputs, layers, bits)
-    return Division(tokenizer, config, nbytes, size - tokenizer - config - nbytes, 0, bits)
+
+    def divided(bits: int) -> Division:
+        nbytes = encoder_layer_bytes(dim, outputs, layers, bits)
+        return Division(tokenizer, config, nbytes, size - tokenizer - config - nbytes, 0, bits)
+
+    found = divided(8)
+    return found if found.layers <= ENCODER_LAYER_SHARE * size and found.codebook >= codebook else divided(4)
 
 
 def encoder_layer_bytes(dim: int, outputs: int, layers: int, bits: int) -> int:
