@@ -1,7 +1,8 @@
 """`ade compress` on whole models: bytes, and what the outputs lose on tasks that the model is used for.
 
 Encoders: translations found among others (Tatoeba, by language) and the rank correlation with people's judgements of
-similarity (STS-B, by language). Decoders: perplexity (WikiText-2). Each for the model as it came and compressed.
+similarity (STS-B, by language). Decoders: perplexity (WikiText-2, and of Tatoeba's sentences by language). Each for the
+model as it came and compressed.
 """
 
 import json
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from ade.compression.compress import compress
-from ade.compression.report import token_ids
+from ade.compression.report import outputs_of, token_ids
 from ade.compression.source import body_of, is_decoder, load_model, source_folder
 from ade.data.loading import load_dataset
 from ade.devices import resolve_device
@@ -78,7 +79,10 @@ def measured(folder: Path, places: Places, settings: Any, report: Report) -> dic
     torch.nn.Module.float(model).to(resolve_device(places.device))  # half precision is slow on a CPU
     if is_decoder(model):
         text = (places.data / "wikitext-2" / "test.txt").read_text("utf8")
-        return {"perplexity": perplexity(model, tokenizer, text, settings["tokens"], report)}
+        found = {"perplexity": perplexity(model, tokenizer, text, settings["tokens"], report)}
+        texts = {name: sentences(places.data / "tatoeba", name, settings["rows"])[0] for name in settings["languages"]}
+        scores = outputs_of(model, tokenizer, texts, report)
+        return {**found, "languages": {name: math.exp(-float(likely.mean())) for name, likely in scores.items()}}
     return tasks(encoder_of(model, tokenizer, PREFIX.get(settings["model"], "")), places, settings)
 
 
@@ -105,13 +109,17 @@ def tatoeba(encode: Encode, folder: Path, languages: Sequence[str], rows: int = 
     """Return for each language the share of sentences whose translation is the nearest, both ways, in percent."""
     found = {}
     for language in languages:
-        pairs = [(folder / f"{language}-eng.{side}").read_text("utf8").splitlines() for side in (language, "eng")]
-        kept = [texts[CHOSEN_ON : CHOSEN_ON + rows if rows else None] for texts in pairs]
-        ours, theirs = (encode(texts) for texts in kept)
+        ours, theirs = (encode(texts) for texts in sentences(folder, language, rows))
         alike, right = ours @ theirs.T, np.arange(len(ours))
         hits = (alike.argmax(1) == right).mean() + (alike.argmax(0) == right).mean()
         found[language] = 50 * float(hits)
     return found
+
+
+def sentences(folder: Path, language: str, rows: int) -> tuple[list[str], ...]:
+    """Return sentences of Tatoeba and their translations, so many or all with 0; none that settings are chosen on."""
+    pairs = [(folder / f"{language}-eng.{side}").read_text("utf8").splitlines() for side in (language, "eng")]
+    return tuple(texts[CHOSEN_ON : CHOSEN_ON + rows if rows else None] for texts in pairs)
 
 
 def similarity(encode: Encode, folder: Path, languages: Sequence[str], rows: int = 0) -> dict[str, float]:

@@ -64,7 +64,14 @@ def _tasks(figures: Record) -> list[str]:
     before, after = figures["before"], figures["after"]
     if "perplexity" in before:
         rise = 100 * (after["perplexity"] / before["perplexity"] - 1)
-        return [f"perplexity {before['perplexity']:.2f} to {after['perplexity']:.2f} ({rise:+.1f}%)"]
+        found = [f"perplexity {before['perplexity']:.2f} to {after['perplexity']:.2f} ({rise:+.1f}%)"]
+        rises = {
+            name: 100 * (after["languages"][name] / value - 1) for name, value in before.get("languages", {}).items()
+        }
+        if rises:
+            worst = max(rises, key=lambda name: rises[name])
+            found.append(f"{len(rises)} languages {mean_of(rises):+.1f}% (worst: {worst} {rises[worst]:+.1f}%)")
+        return found
     found = []
     for task, name in TASKS.items():
         if not before[task]:

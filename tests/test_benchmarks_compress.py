@@ -65,13 +65,14 @@ def test_models_are_recorded_and_reported(places, tmp_path):
     changes = {"corpus": ["corpus.txt"], "rows": 20, "tokens": 300}
     runs = [
         compress_run("encoder", "22kB", **changes, languages=["fin"], similarity=["en"]),
-        compress_run("decoder", "22kB", **changes),
+        compress_run("decoder", "22kB", **changes, languages=["fin"]),
     ]
     assert reproduce(runs, places, tmp_path / "results") == []
     encoded, decoded = (record["figures"] for record in records.load(tmp_path / "results"))
     assert encoded["before"]["tatoeba"] == {"fin": 100.0}
     assert encoded["table"]["after"] < encoded["table"]["before"]
     assert decoded["after"]["perplexity"] != decoded["before"]["perplexity"] > 1
+    assert decoded["after"]["languages"]["fin"] != decoded["before"]["languages"]["fin"] > 1
     assert encoded["peak_bytes"] > 1e7
 
     book = Book(records.load(tmp_path / "results"))
