@@ -16,8 +16,9 @@ def compress(book: Book) -> str:
         figures = record["figures"]
         table = figures["table"]
         cells = [size_of(table["before"]), size_of(table["after"]), size_of(figures["weights"]["after"])]
-        name = ONNX if record["kind"] == "compress_onnx" else record["settings"]["model"]
-        rows.append([name, *cells, "; ".join(_tasks(figures))])
+        settings = record["settings"]
+        name = settings["model"] + (", tuned" if settings["tune"] else "")
+        rows.append([ONNX if record["kind"] == "compress_onnx" else name, *cells, "; ".join(_tasks(figures))])
     return markdown(["model", "table", "packed", "weights in all", "tasks"], rows)
 
 

@@ -116,8 +116,8 @@ class _Job:
             model, tokenizer = load_model(self.folder)
             model.to(resolve_device(self.settings.device))
             weights, dtype = self._weights(model), model.dtype
-            if model.device.type == "cpu":
-                nn.Module.float(model)  # half precision is several times as slow there
+            if model.device.type == "cpu" or self.tuning:
+                nn.Module.float(model)  # half precision is several times as slow on a CPU, and gradients vanish in it
             rows, dim = next(iter(weights.values())).shape
             size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
             if use is None or before is None:

@@ -9,6 +9,7 @@ import pytest
 import ade
 from ade.cli.sizes import folder_sizes
 from ade.errors import InputError
+from ade.settings import DistillationSettings
 from tests.conftest import topic_texts
 
 QUICK = {"steps": 60, "batch_size": 16, "learning_rate": 0.01, "device": "cpu", "progress": False}
@@ -76,7 +77,9 @@ def test_a_teacher_is_distilled_once_and_found_by_its_content(teacher, teacher_f
         ade.train(*data, teacher=teacher, **QUICK)
 
 
-def test_without_a_teacher_the_embedded_one_is_taken():
+def test_without_a_teacher_the_embedded_one_is_taken(monkeypatch):
+    small = DistillationSettings(anchors=16, pairs=2, rounds=1)
+    monkeypatch.setattr("ade.training.codebooks._default_settings", lambda tokens: small)
     model = ade.train(*topic_texts(60, 0), **QUICK | {"steps": 3})
     assert model.model.config.about["teacher"] == "wordllama"
 
