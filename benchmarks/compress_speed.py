@@ -4,7 +4,6 @@ Encoders: texts a second. Decoders: tokens a second of greedy decoding. Memory i
 loads the folder and runs it once, less what a process needs that only imports the libraries.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,7 @@ REPEATS = 5
 TEXTS, NEW_TOKENS = 256, 32
 PROMPT = "The history of the city begins with"
 MEMORY = """
-import json, resource, sys
+import re, sys
 import ade, torch
 from pathlib import Path
 from ade.compression.source import load_model
@@ -36,8 +35,8 @@ if sys.argv[1]:
     model, tokenizer = load_model(Path(sys.argv[1]))
     with torch.inference_mode():
         model(**tokenizer(sys.argv[2], return_tensors="pt", return_token_type_ids=False))
-print(json.dumps(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
-"""
+print(1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]))
+"""  # not getrusage, whose maximum a process takes over from the one that has started it
 
 
 def run_compress_speed(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -83,4 +82,4 @@ def _work(folder: Path, name: str, places: Places) -> tuple[Callable[[], Any], i
 def memory_of(folder: str) -> int:
     """The peak memory of a process that loads a model and runs it once; with no folder, that imports alone."""
     done = subprocess.run([sys.executable, "-c", MEMORY, folder, PROMPT], check=True, capture_output=True, text=True)
-    return int(json.loads(done.stdout.splitlines()[-1]))
+    return int(done.stdout.splitlines()[-1])
