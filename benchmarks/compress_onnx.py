@@ -1,7 +1,6 @@
 """A compressed encoder as ONNX, its linear layers in 4 bits: bytes of the file, and its tasks in ONNX Runtime."""
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ade.settings import CompressionSettings
 from benchmarks.accuracy import Places
 from benchmarks.compress import BATCH, MAX_TOKENS, PREFIX, source_measured, tasks
 from benchmarks.records import Run
-from benchmarks.vectors import Encode
+from benchmarks.vectors import Encode, by_length
 
 
 def run_compress_onnx(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -41,16 +40,9 @@ def encoder_of(folder: Path, prefix: str) -> Encode:
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.enable_padding()
 
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        found: list[np.ndarray] = [np.empty(0)] * len(texts)
-        order = np.argsort([len(text) for text in texts], kind="stable")
-        for start in range(0, len(order), BATCH):
-            some = order[start : start + BATCH]
-            rows = tokenizer.encode_batch([prefix + texts[row] for row in some])
-            arrays = (np.array([row.ids for row in rows]), np.array([row.attention_mask for row in rows]))
-            (vectors,) = session.run([POOLED], dict(zip(INPUTS, arrays, strict=True)))
-            for row, vector in zip(some, vectors, strict=True):
-                found[row] = vector
-        return np.stack(found)
+    def vectors_of(texts: list[str]) -> np.ndarray:
+        rows = tokenizer.encode_batch([prefix + text for text in texts])
+        arrays = (np.array([row.ids for row in rows]), np.array([row.attention_mask for row in rows]))
+        return session.run([POOLED], dict(zip(INPUTS, arrays, strict=True)))[0]
 
-    return encode
+    return lambda texts: by_length(texts, BATCH, vectors_of)

@@ -1,7 +1,8 @@
 """What a packed table costs or saves while a model runs: its speed beside the original's, in turn, and peak memory.
 
 Encoders: texts a second. Decoders: tokens a second of greedy decoding. Memory is that of a process of its own that
-loads the folder and runs it once, less what a process needs that only imports the libraries.
+loads the folder and runs it once, less what a process needs that only imports the libraries and loads the tokenizer.
+All is computed in float32, as half precision is slow on a CPU.
 """
 
 import statistics
@@ -31,10 +32,14 @@ import re, sys
 import ade, torch
 from pathlib import Path
 from ade.compression.source import load_model
-if sys.argv[1]:
-    model, tokenizer = load_model(Path(sys.argv[1]))
+from transformers import AutoTokenizer
+folder, run = Path(sys.argv[1]), sys.argv[2]
+if run:
+    model, tokenizer = load_model(folder)
     with torch.inference_mode():
-        model(**tokenizer(sys.argv[2], return_tensors="pt", return_token_type_ids=False))
+        torch.nn.Module.float(model)(**tokenizer(run, return_tensors="pt", return_token_type_ids=False))
+else:
+    AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 print(1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]))
 """  # not getrusage, whose maximum a process takes over from the one that has started it
 
@@ -47,8 +52,8 @@ def run_compress_speed(run: Run, places: Places, report: Report) -> tuple[dict[s
         compress(source, packed, CompressionSettings(**settings["compression"]), report=report)
         folders = {"original": source, "packed": packed}
         rates = rates_of(folders, settings["model"], places, report)
-        base = memory_of("")
-        memory = {name: memory_of(str(folder)) - base for name, folder in folders.items()}
+        base = memory_of(source, "")
+        memory = {name: memory_of(folder) - base for name, folder in folders.items()}
     return {"per_second": rates, "peak_bytes": memory}, {}
 
 
@@ -79,7 +84,7 @@ def _work(folder: Path, name: str, places: Places) -> tuple[Callable[[], Any], i
     return lambda: model.generate(**inputs, **new, pad_token_id=0), NEW_TOKENS
 
 
-def memory_of(folder: str) -> int:
-    """The peak memory of a process that loads a model and runs it once; with no folder, that imports alone."""
-    done = subprocess.run([sys.executable, "-c", MEMORY, folder, PROMPT], check=True, capture_output=True, text=True)
+def memory_of(folder: Path, text: str = PROMPT) -> int:
+    """The peak memory of a process that loads a model and runs it on a text; with no text, the tokenizer alone."""
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(folder), text], check=True, capture_output=True, text=True)
     return int(done.stdout.splitlines()[-1])

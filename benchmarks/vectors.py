@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from ade.compression.source import mean_states, padded
 from ade.encoder import unit
 
+Row = TypeVar("Row", str, list[int])  # a text, or its token ids
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 
 
@@ -19,12 +20,19 @@ Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 def unit_means(model: Any, rows: Sequence[list[int]], batch_size: int) -> np.ndarray:
     """Return the mean of the last hidden states of each text, of length 1: (n, d); `rows` are token ids."""
     device = next(model.parameters()).device
-    found = np.empty((len(rows), model.config.hidden_size), np.float32)
-    order = np.argsort([len(row) for row in rows], kind="stable")  # texts of a batch are about as long
-    for start in range(0, len(order), batch_size):
-        some = order[start : start + batch_size]
-        found[some] = mean_states(model, *padded([rows[row] for row in some], device)).cpu().numpy()
-    return unit(found)
+
+    def means(some: list[list[int]]) -> np.ndarray:
+        return mean_states(model, *padded(some, device)).cpu().numpy()
+
+    return unit(by_length(rows, batch_size, means))
+
+
+def by_length(rows: Sequence[Row], batch_size: int, vectors_of: Callable[[list[Row]], np.ndarray]) -> np.ndarray:
+    """Return the vectors of rows (n, d), made in batches of rows that are about as long."""
+    order = np.argsort([len(row) for row in rows], kind="stable")
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    found = np.concatenate([vectors_of([rows[row] for row in some]) for some in batches])
+    return found[np.argsort(order)]
 
 
 def stsb(encode: Encode, folder: Path, language: str = "en", part: str = "test", rows: int = 0) -> float:

@@ -162,7 +162,7 @@ def test_speed_and_memory_are_measured_beside_the_original(places, tmp_path, mon
     assert sections.compress_speed(book).count("\n") == 2
 
     held = np.ones(10**8)  # of this process, not of the one it starts
-    assert 5e7 < compress_speed.memory_of("") < held.nbytes
+    assert 5e7 < compress_speed.memory_of(places.teachers / "encoder", "") < held.nbytes
 
     (places.data / "tatoeba" / "deu-eng.deu").write_text("\n".join(texts(20)) + "\n", "utf8")
     rates = compress_speed.rates_of({"original": places.teachers / "encoder"}, "encoder", places, silent)

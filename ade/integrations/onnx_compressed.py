@@ -110,7 +110,9 @@ class Pooling:
             return None
         modules, config = read_json(folder / MODULES), read_json(folder / POOLING / MARKER)
         mode = config.get("pooling_mode")
-        chosen = {mode} if mode else {name for name, on in config.items() if name.startswith("pooling_mode_") and on}
+        chosen = (
+            {str(mode)} if mode else {name for name, on in config.items() if name.startswith("pooling_mode_") and on}
+        )
         unit = any(str(module["type"]).endswith(NORMALIZE) for module in modules)
         first, mean = chosen <= {"cls", "pooling_mode_cls_token"}, chosen <= {"mean", "pooling_mode_mean_tokens"}
         return cls(first, unit) if chosen and (first or mean) and len(modules) == 2 + unit else None
