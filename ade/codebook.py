@@ -4,6 +4,7 @@ The pairs of all tokens are stored one after the other, so tokens may have any n
 have norm one, and so have the composed rows, up to the error of their approximation.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -112,6 +113,10 @@ class Codebook:
     def paper_nbytes(self) -> int:
         """Bytes as the paper counts them: float32 anchors, an int32 index and a float32 weight for each pair."""
         return 4 * self.anchors.numel() + 8 * len(self.indices)
+
+    def digest(self) -> str:
+        """Return a hash of anchors and weights."""
+        return hashlib.sha256(self.weights.numpy().tobytes() + self.anchors.numpy().tobytes()).hexdigest()[:16]
 
     def pairs_of(self, token: int) -> tuple[Tensor, Tensor]:
         """Return the anchor indices and weights of one token."""

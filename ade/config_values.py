@@ -44,6 +44,8 @@ def check_config(config: Mapping[str, Any]) -> None:
     if config.get("layers", 1) > 1 and (config.get("sat") is False or config.get("attend") == "anchors"):
         raise InputError("further layers need SAT, and attention over tokens: not sat false or attend anchors")
 
+    _check_coded(config)
+
     scale = config.get("scale")  # both are 0 where the lexicon alone predicts
     if scale is not None and not (
         isinstance(scale, list | tuple) and len(scale) == 2 and all(map(_is_number, scale)) and scale[1] >= 0
@@ -51,6 +53,17 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise InputError(f"scale must be a mean and a standard deviation of at least 0, not {scale!r}")
     if "hidden_size" in config and config["hidden_size"] % config.get("num_attention_heads", 1):
         raise InputError(f"dimension {config['hidden_size']} is not divisible by {config['num_attention_heads']} heads")
+
+
+def _check_coded(config: Mapping[str, Any]) -> None:
+    coded = config.get("coded")
+    if coded is None:
+        return
+    sizes = (config.get("vocab_size"), config.get("hidden_size"))
+    if not isinstance(coded, Mapping) or (coded.get("rows"), coded.get("dim")) != sizes:
+        raise InputError("coded must be the shape of a packed table with as many rows and columns as the model")
+    if config.get("attend") != "tokens":
+        raise InputError(f"a coded table has no anchors: attend must be tokens, not '{config.get('attend')}'")
 
 
 def _check_size(config: Mapping[str, Any], name: str, least: int, most: int) -> None:

@@ -31,7 +31,8 @@ class AdeConfig(PretrainedConfig):
         dropout: float = 0.1,
         token_dropout: float = 0.0,
         packing: dict[str, int] | None = None,
-        packed: dict[str, int] | None = None,
+        packed: dict[str, Any] | None = None,
+        coded: dict[str, Any] | None = None,
         lexicon: dict[str, Any] | None = None,
         output_size: int | None = None,
         class_weights: list[float] | None = None,
@@ -57,7 +58,8 @@ class AdeConfig(PretrainedConfig):
         self.dropout = dropout
         self.token_dropout = token_dropout  # maximum fraction of tokens dropped per text in training
         self.packing = packing  # bits the model will be stored in; training rounds its weights to them
-        self.packed = packed  # sizes of the packed codebook; None before packing
+        self.packed = packed  # sizes of the packed codebook or coded table; None before packing
+        self.coded = coded  # sizes of a table in codes, in place of anchors and pairs
         self.lexicon = lexicon  # sizes of the stored lexicon; None without one
         self.output_size = hidden_size if output_size is None else output_size  # of an encoder: width of its vectors
         self.class_weights = class_weights  # loss weight of each class; None for equal weights

@@ -6,8 +6,10 @@ table with a row per token is never built.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from torch.nn import functional as F
 from ade.codebook import Codebook
 from ade.packing import format as packing
 from ade.packing.bits import layer_weight
-from ade.packing.format import Packing, Shape
+from ade.packing.format import Packing, Shape, check, pack
 from ade.packing.pairs import pair_slots
 
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
@@ -85,6 +87,9 @@ class Dictionary(nn.Module, ABC):
 
         Tokens with fewer pairs are padded with weight 0.
         """
+
+    def choose_trained(self, anchors: bool, weights: bool) -> None:
+        """Choose what is trained; nothing is in a dictionary that is packed."""
 
     def coefficients(self, ids: Tensor) -> Tensor:
         """Return the rows of the transform T for tokens (n,): (n, K), zero for anchors a token does not use."""
@@ -163,6 +168,19 @@ class AnchorEmbedding(Dictionary):
         self.weights.copy_(codebook.weights / norm.repeat_interleave(codebook.counts.long()))
         self.indices.copy_(codebook.indices)
         self.counts.copy_(codebook.counts)
+
+    def choose_trained(self, anchors: bool, weights: bool) -> None:
+        """Choose what is trained."""
+        self.anchors.requires_grad_(anchors)
+        self.weights.requires_grad_(weights)
+
+    def packed_arrays(self, packing: Packing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the sizes and the arrays of the packed codebook."""
+        anchors, weights = (values.detach().float().cpu().numpy() for values in (self.anchors, self.weights))
+        indices, counts = self.indices.cpu().numpy(), self.counts.cpu().numpy().astype(np.int64)
+        shape, arrays = pack(anchors, indices, weights, counts, packing)
+        check(shape, arrays)
+        return asdict(shape), arrays
 
     @property
     def offsets(self) -> Tensor:

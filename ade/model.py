@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 
+from ade.coded_embedding import CodedDictionary
 from ade.config_values import FEED_FORWARD
 from ade.configuration import AdeConfig
 from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
@@ -89,8 +90,10 @@ class AdeModel(AdePreTrainedModel):
     def __init__(self, config: AdeConfig) -> None:
         super().__init__(config)
         packing = Packing(**config.packing) if config.packing else None
-        if config.packed:
-            self.embedding: Dictionary = PackedEmbedding(config.packed)
+        if config.coded:
+            self.embedding: Dictionary = CodedDictionary(config.coded, bool(config.packed))
+        elif config.packed:
+            self.embedding = PackedEmbedding(config.packed)
         else:
             self.embedding = AnchorEmbedding(
                 config.vocab_size, config.anchors, config.hidden_size, config.pairs, config.max_pairs, packing
@@ -146,7 +149,8 @@ class AdeModel(AdePreTrainedModel):
         return self._tokens(*self._distinct(ids), self._word_positions(ids)), mask
 
     def _tokens(self, types: Tensor, inverse: Tensor, position: Tensor) -> Tensor:
-        rows = self.norm(self.embedding.compose(types))  # (U, d): each distinct token is composed once
+        composed = self.embedding.compose(types)  # (U, d): each distinct token is composed once
+        rows = self.norm(composed.to(self.norm.weight.dtype))
         return self.dropout(_scatter_rows(rows, inverse) + position)  # (B, L, d)
 
     def _anchors(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,13 +29,17 @@ USAGE = {
     TAGGING: 'ade.Tagger.load("FOLDER").predict(["a sentence of words"])',
     SIMILARITY: 'ade.load("FOLDER").encode(["a text", "another"]).shape',
 }
+TOKENS = {  # what a token is made of, by whether the table is coded
+    False: "a weighted sum of a few shared anchor vectors",
+    True: "a sum of vectors put together from shared pieces",
+}
 TEMPLATE = """---
 {{ card_data }}
 ---
 
 # ADE on {{ data }}
 
-An Adaptive Dictionary Embeddings (ADE) model: every token is a weighted sum of a few shared anchor vectors, one \
+An Adaptive Dictionary Embeddings (ADE) model: every token is {{ tokens }}, one \
 attention layer weighs them by context, and a linear layer {{ last_layer }}.
 
 - {{ purpose }}
@@ -98,6 +102,7 @@ def card(config: AdeConfig, nbytes: int) -> str:
     purpose = f"Predicts: {predicts.get(problem, f'one of {len(labels)} labels for a {unit}')}"
     if kind == SIMILARITY:
         purpose = f"Gives each text a unit vector of {config.output_size} dimensions"
+    table = f"{config.vocab_size:,} coded rows" if config.coded else f"{config.anchors:,} anchors"
     splits = {split: about[split] for split in ("test", "dev") if about.get(split)}
     entries = (about.get("lexicon") or {}).get("entries")
     metric_names = list(dict.fromkeys(name for metrics in splits.values() for name in metrics))
@@ -107,12 +112,13 @@ def card(config: AdeConfig, nbytes: int) -> str:
         template_str=TEMPLATE,
         about=about,
         data=about.get("data") or "unnamed",
+        tokens=TOKENS[bool(config.coded)],
         purpose=purpose,
         last_layer="makes a vector" if kind == SIMILARITY else "predicts",
         distilled="Encoder" if kind == SIMILARITY else "Embedding table",
         pipeline_tag="" if kind == SIMILARITY else kind,
         labels=", ".join(listed),
-        size=f"{nbytes:,} bytes, {config.anchors:,} anchors of width {config.hidden_size}",
+        size=f"{nbytes:,} bytes, {table} of width {config.hidden_size}",
         license_note=f"licence: {about['license']}" if about.get("license") else "licence not known: look it up",
         rows=f"{about.get('rows') or 0:,}",
         lexicon_entries=f"{entries:,}" if entries else "",

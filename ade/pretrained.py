@@ -4,7 +4,7 @@ How a model is made from a codebook, how its weights are initialised, and how th
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
 from ade.configuration import AdeConfig
 from ade.embedding import AnchorEmbedding, PackedLinear
 from ade.packing.bits import pack_layer
-from ade.packing.format import Packing, check, pack
+from ade.packing.format import Packing
 from ade.settings import Architecture
 
 
@@ -36,19 +37,16 @@ class AdePreTrainedModel(PreTrainedModel):
     @classmethod
     def from_codebook(
         cls,
-        codebook: Codebook,
+        codebook: Codebook | CodedTable,
         labels: Sequence[str] = ("value",),
         architecture: Architecture | None = None,
         **more: Any,
     ) -> Self:
         """Make an untrained model on a codebook; `more` are further arguments of `AdeConfig`, as `problem_type`."""
-        architecture, packing = architecture or Architecture(), codebook.packing
+        architecture = architecture or Architecture()
+        packing = Packing() if isinstance(codebook, CodedTable) else codebook.packing
         config = AdeConfig(
-            vocab_size=codebook.vocabulary,
-            hidden_size=codebook.dim,
-            anchors=len(codebook.anchors),
-            pairs=len(codebook.indices),
-            max_pairs=codebook.max_pairs,
+            **_sizes(codebook),
             id2label=dict(enumerate(labels)),
             label2id={name: i for i, name in enumerate(labels)},
             attend=architecture.attend,
@@ -63,8 +61,10 @@ class AdePreTrainedModel(PreTrainedModel):
         )
         model = cls(config)
         layer = model.base_model.embedding
-        assert isinstance(layer, AnchorEmbedding)
-        layer.load_codebook(codebook)
+        if isinstance(codebook, CodedTable):
+            layer.load(codebook.table)
+        else:
+            layer.load_codebook(codebook)
         return model
 
     @torch.no_grad()
@@ -78,23 +78,21 @@ class AdePreTrainedModel(PreTrainedModel):
         packing = Packing(**self.config.packing)
         state, prefix = self.arrays(), "embedding." if self.base_model is self else "ade.embedding."
 
-        # The codebook.
-        anchors, indices, weights, counts = (
-            state.pop(prefix + name) for name in ("anchors", "indices", "weights", "counts")
-        )
-        shape, arrays = pack(anchors, indices, weights, counts.astype(np.int64), packing)
-        check(shape, arrays)
+        # The codebook, or the coded table.
+        sizes, arrays = self.base_model.embedding.packed_arrays(packing)
 
         # The linear layers; biases and LayerNorm stay as they are.
         stored = {prefix + name: array for name, array in arrays.items()}
         for name, array in state.items():
+            if name.startswith(prefix):
+                continue
             layer = name.removesuffix(".weight")
             if array.ndim == 2 and layer != name:
                 stored[name], stored[f"{layer}.scales"] = pack_layer(array, packing.layer_bits)
             else:
                 stored[name] = array
 
-        model = type(self)(AdeConfig.from_dict({**self.config.to_dict(), "packed": asdict(shape)}))
+        model = type(self)(AdeConfig.from_dict({**self.config.to_dict(), "packed": sizes}))
         model.load_state_dict({name: torch.from_numpy(array) for name, array in stored.items()})
         return model.to(self.device).eval()
 
@@ -132,3 +130,18 @@ class AdePreTrainedModel(PreTrainedModel):
         elif isinstance(module, AnchorEmbedding) and untouched(module.anchors):
             nn.init.normal_(module.anchors)
             nn.init.normal_(module.weights)
+
+
+def _sizes(codebook: Codebook | CodedTable) -> dict[str, Any]:
+    """The arguments of `AdeConfig` that a codebook decides."""
+    if isinstance(codebook, CodedTable):
+        shape = codebook.table.shape
+        sizes = {"vocab_size": shape.rows, "hidden_size": shape.dim, "coded": shape.to_dict()}
+        return {**sizes, "anchors": 1, "pairs": 0, "max_pairs": 1}
+    return {
+        "vocab_size": codebook.vocabulary,
+        "hidden_size": codebook.dim,
+        "anchors": len(codebook.anchors),
+        "pairs": len(codebook.indices),
+        "max_pairs": codebook.max_pairs,
+    }

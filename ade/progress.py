@@ -1,5 +1,6 @@
 """Progress callbacks: long computations report to a function that the caller passes; nothing here prints."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,15 +14,19 @@ def silent(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> N
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Turn off the progress bars and log messages of transformers within a `with` block."""
+    """Turn off the progress bars and log messages of transformers and sentence-transformers within a `with` block."""
     from transformers.utils import logging as transformers_logging
 
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
+    sentences = logging.getLogger("sentence_transformers")
+    level = sentences.level
+    sentences.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        sentences.setLevel(level)
         transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from benchmarks.book import Book, Record
 from benchmarks.claims import Check, Claim, MissingError, records, says
-from benchmarks.tables_sentence import ALL_TEXTS, ONE, RATES, SMALL, SOME, SOME_TEXTS, STATIC, TWO
+from benchmarks.tables_sentence import ALL_TEXTS, MULTILINGUAL, ONE, RATES, SMALL, SOME, SOME_TEXTS, STATIC, TWO
 
 TEACHER, *OTHERS = STATIC
+MULTI_ONE = next(iter(MULTILINGUAL))
 MINUTES = 30  # for SOME texts on two cores
 Value = Callable[[Record], float]
 
@@ -77,6 +78,32 @@ def minutes_at_most(name: str, minutes: float) -> Check:
     return check
 
 
+def translations(record: Record, name: str) -> float:
+    """The mean over languages of the share of translations found."""
+    found: dict[str, float] = record["figures"][name]["tatoeba"]
+    return sum(found.values()) / len(found)
+
+
+def above_the_mean(name: str, points: float) -> Check:
+    """An encoder of many languages is so many points ahead of the mean of its teacher's table."""
+
+    def check(book: Book) -> bool:
+        record = records(book, ("multilingual", name, ""))[-1]
+        return translations(record, "encoder") >= translations(record, "mean") + points
+
+    return check
+
+
+def behind_the_teacher(name: str, points: float) -> Check:
+    """An encoder of many languages is so many points behind its teacher."""
+
+    def check(book: Book) -> bool:
+        record = records(book, ("multilingual", name, ""))[-1]
+        return translations(record, "encoder") <= translations(record, "teacher") - points
+
+    return check
+
+
 READINGS: dict[str, list[Claim]] = {
     "sentence": [
         says(
@@ -131,5 +158,18 @@ READINGS: dict[str, list[Claim]] = {
         ),
         says("One layer makes more than 5,000 vectors a second.", faster(ONE, 5000), faster(SMALL, 5000)),
         says("It is more than ten times as fast as its teacher, in 8 bits too.", times_the_teacher(ONE, 10)),
-    ]
+    ],
+    "multilingual": [
+        says(
+            "Encoders are distilled from multilingual-e5-small, its table coded, on messages and manuals of programs, "
+            "dialogues of games, quotations and dictionary entries in thirteen languages. Tatoeba is the share of "
+            "sentences whose English translation is the nearest, both ways, without the first 200 pairs of each language, "
+            "on which settings are chosen; STS-B is Spearman's correlation on the test pairs."
+        ),
+        says("One layer is far ahead of the mean of the table.", above_the_mean(MULTI_ONE, 10)),
+        says(
+            "It is far behind its teacher all the same: to know a translation takes more depth than this.",
+            behind_the_teacher(MULTI_ONE, 10),
+        ),
+    ],
 }

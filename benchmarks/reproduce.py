@@ -36,6 +36,7 @@ from benchmarks.growth import run_growth, run_stages
 from benchmarks.install import run_install
 from benchmarks.joint import run_joint
 from benchmarks.lexicon_costs import run_fit, run_rates
+from benchmarks.multilingual import run_multilingual
 from benchmarks.peers import run_peer
 from benchmarks.quick import quick
 from benchmarks.records import Run
@@ -65,6 +66,7 @@ KINDS = {
     "frontier": run_frontier,
     "size": run_size,
     "sentence_encoder": run_encoder,
+    "multilingual_encoder": run_multilingual,
     "static_encoder": run_static,
     "encoder_rates": run_encoder_rates,
     "latency": run_latency,
@@ -101,6 +103,7 @@ GUESS = {  # seconds, before there is a record
     "compress_speed": {"cpu": 600.0},
     "frontier": {"cuda": 60.0, "cpu": 180.0},
     "sentence_encoder": {"cuda": 200.0, "cpu": 4000.0},
+    "multilingual_encoder": {"cuda": 400.0, "cpu": 12_000.0},
     "static_encoder": {"cpu": 120.0},
     "encoder_rates": {"cpu": 120.0},
     "size": {"cpu": 90.0},
@@ -144,7 +147,8 @@ def _uses_gpu(run: Run) -> bool:
     """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if run.kind == "peer":
         return run.settings["peer"] not in SHALLOW
-    neural = ("ade", "joint", "context", "explain", "windows", "compress", "frontier", "sentence_encoder")
+    encoders = ("compress", "frontier", "sentence_encoder", "multilingual_encoder")
+    neural = ("ade", "joint", "context", "explain", "windows", *encoders)
     return run.kind in (*neural, *TIMES)
 
 

@@ -9,6 +9,7 @@ from benchmarks.sections_compress import frontier as frontier
 from benchmarks.sections_lexicon import lexicon as lexicon
 from benchmarks.sections_lexicon import windows as windows
 from benchmarks.sections_scale import scale as scale
+from benchmarks.sections_sentence import multilingual as multilingual
 from benchmarks.sections_sentence import sentence as sentence
 from benchmarks.tables import ANCHORS, AS_IT_COMES, BUDGETS, EVERY, TABLES
 

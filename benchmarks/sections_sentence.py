@@ -4,8 +4,10 @@ from typing import Any
 
 from benchmarks.book import Book, Record, markdown, mean, size_of
 from benchmarks.tables import TABLES
-from benchmarks.tables_sentence import RATES
+from benchmarks.tables_sentence import LANGUAGES, RATES, SIMILARITY
 
+ASKED = {"tatoeba": LANGUAGES, "stsb": SIMILARITY}
+MULTILINGUAL_PEERS = {"multilingual-e5-small": "teacher", "mean of its table": "mean"}
 TASKS = ["STS-B", "Banking77, nearest", "TREC, nearest", "title finds text, at 1", "at 10"]
 
 
@@ -39,3 +41,23 @@ def _speed(rates: list[Record], name: str) -> list[str]:
     if measured is None:
         return ["-", "-"]
     return [f"{measured['texts_per_second']:,.0f}", f"{measured['ms']:.2f} ms"]
+
+
+def multilingual(book: Book) -> str:
+    """The share of translations found and the similarity, by language, of encoders and what they come from."""
+    rows: list[list[str]] = []
+    for name, columns in TABLES["multilingual"]().items():
+        found = book.of(columns[""])
+        if not found:
+            continue
+        figures = found[-1]["figures"]
+        if not rows:
+            rows += [[*_languages(other, figures[key]), "-"] for other, key in MULTILINGUAL_PEERS.items()]
+        rows.append([*_languages(name, figures["encoder"]), size_of(figures["bytes"])])
+    header = ["encoder", "Tatoeba, mean", *LANGUAGES, "STS-B, mean", *SIMILARITY, "size"]
+    return markdown(header, rows)
+
+
+def _languages(name: str, tasks: dict[str, dict[str, float]]) -> list[str]:
+    translations, similar = ([tasks[task][each] for each in asked] for task, asked in ASKED.items())
+    return [name, *(f"{value:.1f}" for part in (translations, similar) for value in (sum(part) / len(part), *part))]

@@ -122,10 +122,12 @@ def general_texts(places: Places) -> Iterator[str]:
     yield from found
 
 
-def teacher_of(folder: Path, device: str) -> SentenceTeacher:
+def teacher_of(folder: Path, device: str, prefix: str = "") -> SentenceTeacher:
     """A sentence encoder by transformers alone: the mean of its last hidden states."""
     dtype = quickest_dtype(resolve_device(device))
-    return SentenceTeacher(folder.name, f"{folder.name}, mean, {dtype}", *_transformer(folder, device, dtype))
+    dim, encode = _transformer(folder, device, dtype)
+    identity = ", ".join(filter(None, (folder.name, "mean", str(dtype), prefix)))
+    return SentenceTeacher(folder.name, identity, dim, lambda texts: encode([prefix + text for text in texts]))
 
 
 def _transformer(folder: Path, device: str, dtype: torch.dtype = torch.float32) -> tuple[int, Encode]:
@@ -206,7 +208,7 @@ def _model2vec(places: Places) -> tuple[Encode, int]:
     return lambda texts: model.encode(list(texts)), nbytes
 
 
-def _mean_of(source: str | Path) -> tuple[Encode, int]:
+def mean_of(source: str | Path) -> tuple[Encode, int]:
     """The mean of the rows of an embedding table, without special tokens."""
     teacher = load_teacher(source)
     table = teacher.table.float().numpy()
@@ -219,11 +221,11 @@ def _mean_of(source: str | Path) -> tuple[Encode, int]:
 
 
 def _wordllama(places: Places) -> tuple[Encode, int]:
-    return _mean_of(DEFAULT_TEACHER)
+    return mean_of(DEFAULT_TEACHER)
 
 
 def _table(places: Places) -> tuple[Encode, int]:
-    return _mean_of(places.teachers / "minilm-l6")
+    return mean_of(places.teachers / "minilm-l6")
 
 
 ENCODERS: dict[str, Callable[[Places], tuple[Encode, int]]] = {

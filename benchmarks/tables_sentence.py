@@ -17,6 +17,12 @@ OURS: dict[str, dict[str, Any]] = {
 }
 EPOCHS = {ONE: 8, SMALL: 8, TWO: 16.0}  # of all texts
 SOME = 100_000  # texts, of all that there are
+LANGUAGES = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")  # of Tatoeba
+SIMILARITY = ("de", "en", "es", "fr", "ru", "zh")  # of STS-B
+MULTILINGUAL: dict[str, dict[str, Any]] = {
+    "ADE, one layer, 16 MB": {"size": "16MB", "epochs": 6.0},
+    "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 6.0},
+}
 ALL_TEXTS, SOME_TEXTS, RATES = "all texts", f"{SOME:,} texts", "rates"
 
 
@@ -33,6 +39,19 @@ def sentence() -> dict[str, dict[str, list[Run]]]:
     }
     timed = Run("sentence", "encoder_rates", {"revision": REVISION, "encoders": OURS})
     return {**ours, **static, RATES: {"": [timed]}}
+
+
+def multilingual() -> dict[str, dict[str, list[Run]]]:
+    """Encoders distilled from multilingual-e5-small."""
+    return {name: {"": [multilingual_run(**chosen)]} for name, chosen in MULTILINGUAL.items()}
+
+
+def multilingual_run(texts: int = 0, **chosen: Any) -> Run:
+    """One encoder of many languages, from so many texts of each, or all with 0."""
+    encoder = {name: value for name, value in asdict(EncoderSettings(**chosen)).items() if name != "device"}
+    settings = {"revision": REVISION, "teacher": "multilingual-e5-small", "texts": texts, "encoder": encoder}
+    asked = {"languages": list(LANGUAGES), "similarity": list(SIMILARITY), "rows": 0}
+    return Run("multilingual", "multilingual_encoder", {**settings, **asked})
 
 
 def encoder_run(texts: int, **chosen: Any) -> Run:

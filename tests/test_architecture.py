@@ -13,8 +13,29 @@ PACKAGE = ROOT / "ade"
 # A module imports, when it is loaded, only from its own line or from lines above it.
 LAYERS = [
     {"settings", "errors", "progress", "devices", "files", "arrays", "positions"},
-    {"data", "config_values", "packing.bits", "packing.format", "packing.pairs", "lexicon", "explanation"},
-    {"teachers", "codebook", "pursuit", "distillation", "embedding", "lexicon_layer", "packing"},
+    {
+        "data",
+        "config_values",
+        "packing.bits",
+        "packing.format",
+        "packing.pairs",
+        "packing.coded",
+        "lexicon",
+        "explanation",
+    },
+    {
+        "teachers",
+        "codebook",
+        "pursuit",
+        "distillation",
+        "embedding",
+        "coded_embedding",
+        "compression.table",
+        "compression.trainable",
+        "compression.coded_table",
+        "lexicon_layer",
+        "packing",
+    },
     {
         "configuration",
         "tokenizer",

@@ -4,29 +4,24 @@ The folder has the arrays (`table.safetensors`), their shape (`table.json`) and 
 reader in numpy.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
+from ade.compression.coded_table import ARRAYS, SHAPE, CodedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.report import CompressionReport
-from ade.compression.table import PackedTable, TableShape
+from ade.compression.table import PackedTable
 from ade.compression.use import row_use
-from ade.data.tokenizer_file import TOKENIZER
-from ade.errors import InputError, first_line
 from ade.files import new_folder
 from ade.progress import Report, silent
 from ade.settings import CompressionSettings
 from ade.teachers import TEXT_VECTORS, load_teacher
 
-ARRAYS, SHAPE = "table.safetensors", "table.json"
 PROBES, NEIGHBOURS = 500, 10  # rows whose neighbours are compared, and how many of each
 
 
@@ -55,10 +50,7 @@ def compress_table(
         coder = CoderSettings(settings.nbytes(rows, dim), settings.seed)
         packed = encode_table(table, use, (), coder, report=report)
 
-        save_file({name: array.contiguous() for name, array in packed.state_dict().items()}, draft / ARRAYS)
-        about = {**packed.shape.to_dict(), "exact_dtype": str(packed.exact.dtype).removeprefix("torch.")}
-        (draft / SHAPE).write_text(json.dumps(about, indent=2) + "\n", "utf8")
-        teacher.tokenizer.save(str(draft / TOKENIZER))
+        CodedTable(packed, teacher.tokenizer).write(draft)
         sizes = {"before": table.numel() * table.element_size(), "after": (draft / ARRAYS).stat().st_size}
         folder = {"before": sizes["before"], "after": sum(file.stat().st_size for file in draft.iterdir())}
         lost = {"rows, by use": 100 * _neighbours_lost(table, packed, use, settings.seed)}
@@ -67,17 +59,8 @@ def compress_table(
 
 def load_table(folder: str | Path) -> tuple[PackedTable, Tokenizer]:
     """Load what `compress_table` wrote; raises InputError for a folder that is not such a table."""
-    folder = Path(folder)
-    try:
-        about = json.loads((folder / SHAPE).read_text("utf8"))
-        dtype = getattr(torch, about["exact_dtype"])
-        packed = PackedTable(TableShape.from_dict(about), dtype)
-        packed.load_state_dict(load_file(folder / ARRAYS))
-        return packed, Tokenizer.from_file(str(folder / TOKENIZER))
-    except InputError:
-        raise
-    except (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
-        raise InputError(f"{folder}: not a packed table ({first_line(error)})") from None
+    found = CodedTable.load(folder)
+    return found.table, found.tokenizer
 
 
 def _neighbours_lost(table: Tensor, packed: PackedTable, use: Tensor, seed: int) -> float:

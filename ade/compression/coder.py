@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ade.compression.table import ENTRIES, PackedTable, Stage, TableShape
+from ade.compression.table import PackedTable, type_name
 from ade.devices import cores
 from ade.errors import InputError
+from ade.packing.coded import ENTRIES, Stage, TableShape
 from ade.progress import Report, silent
 
 FINE = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # bits of a weight in each stage, where the dimension allows; 9 in all
@@ -232,7 +233,7 @@ class _Coder:
         counts = [int((depths[self.coded] > number).sum()) for number in range(len(self.widths))]
         rows, dim = self.table.shape
         shape = TableShape(rows, dim, len(self.exact), self._stages(counts))
-        return shape.nbytes(self.table.dtype)
+        return shape.nbytes(type_name(self.table.dtype))
 
     def _fit(self, residual: Tensor, weights: Tensor, stage: Stage) -> tuple[Tensor, Tensor, Tensor]:
         """Fit books and codes of a stage, and take what they say off the residual (n, d), in place."""

@@ -30,7 +30,7 @@ from ade.compression.report import (
     token_ids,
 )
 from ade.compression.source import body_of, is_decoder, load_model, source_folder
-from ade.compression.table import PackedTable
+from ade.compression.table import PackedTable, type_name
 from ade.compression.tuning import TuningSettings, tune
 from ade.compression.use import best_known, row_use
 from ade.data.reading import read_texts
@@ -129,7 +129,7 @@ class _Job:
             sizes = {"before": sum(weight.numel() * weight.element_size() for weight in weights.values())}
             packed = {name: self._pack(model, tokenizer, name, weight, use, size) for name, weight in weights.items()}
             replace_tables(model, packed, tie_head=self.settings.head != "input")
-            sizes["after"] = sum(table.shape.nbytes(table.exact.dtype) for table in packed.values())
+            sizes["after"] = sum(table.shape.nbytes(type_name(table.exact.dtype)) for table in packed.values())
             found = losses(model, before, outputs_of(model, tokenizer, held_back, self.report))
             worst = max(found.values(), default=0.0)
             if not self.settings.max_loss or worst <= parse_percent(self.settings.max_loss):

@@ -30,8 +30,9 @@ from ade.compression.replacement import (
     stored_as,
     unpack_tables,
 )
-from ade.compression.table import PackedTable, TableShape
+from ade.compression.table import PackedTable, type_name
 from ade.errors import InputError, first_line
+from ade.packing.coded import TableShape
 
 METHOD = "ade"
 VERSION = 1  # of what is written
@@ -206,8 +207,8 @@ def check_arrays(model: Any, name: str, stored: Stored, table: PackedTable) -> N
     prefix = stored_as(model, name, prefixes)
     if prefix is None:
         raise InputError(f"the folder has no packed table {name}, which its config.json names")
-    for array, (size, dtype) in table.shape.arrays(table.exact.dtype).items():
-        given = stored.get(f"{prefix}.table.{array}")
+    for array, (size, kind) in table.shape.arrays(type_name(table.exact.dtype)).items():
+        given, dtype = stored.get(f"{prefix}.table.{array}"), getattr(torch, kind)
         if given != (size, dtype):
             has = "is missing" if given is None else f"is {list(given[0])} of {given[1]}"
             raise InputError(f"{prefix}.table.{array} {has}: config.json says {list(size)} of {dtype}")

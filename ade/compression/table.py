@@ -1,90 +1,25 @@
-"""A packed table: rows that stay whole, and rows as sums of codes of short pieces, with stages as their use pays for.
+"""A packed table as a layer: its arrays as buffers, rows by token, and products with all rows, never unfolded.
 
-    row = mean + (book_1[codes_1] + book_2[codes_2] + ...) @ rotation
-
-A stage cuts the rotated row into pieces of `width` numbers and keeps, for each, the index of an entry of a book. The
-first stages have few bits a weight and every row has them; later ones refine what is left of the rows that are used
-most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them.
+`ade/packing/coded.py` says what the arrays are.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ade.embedding import TensorCache
 from ade.errors import InputError
+from ade.packing.coded import ENTRIES, WHOLE, TableShape
 
-ENTRIES = 256  # of a book: an index is a byte
-WHOLE = 15  # the depth of a row that stays whole
 BLOCK = 8192  # rows decoded at a time
 FEW = 8  # vectors whose products are summed by code
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One stage: `width` numbers a code, for the first `rows` rows; a book for each piece, or one for all."""
-
-    width: int
-    rows: int
-    shared: bool = False
-
-
-@dataclass(frozen=True)
-class TableShape:
-    """All that says how large the arrays of a packed table are."""
-
-    rows: int
-    dim: int
-    exact: int  # rows that stay whole
-    stages: tuple[Stage, ...]
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> "TableShape":
-        """Read what `to_dict` wrote; raises InputError if it is not a shape."""
-        try:
-            stages = tuple(Stage(**stage) for stage in given["stages"])
-            shape = cls(given["rows"], given["dim"], given["exact"], stages)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"not the shape of a packed table: {error}") from error
-        shape.check()
-        return shape
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the shape as JSON."""
-        return {**asdict(self), "stages": [asdict(stage) for stage in self.stages]}
-
-    def check(self) -> None:
-        """Raise InputError unless the numbers fit each other."""
-        numbers = (self.rows, self.dim, self.exact, *(n for stage in self.stages for n in (stage.width, stage.rows)))
-        fits = all(isinstance(number, int) and number >= 0 for number in numbers) and self.dim > 0
-        fits = fits and self.exact <= self.rows and all(s.width > 0 and self.dim % s.width == 0 for s in self.stages)
-        counts = [self.rows - self.exact, *(stage.rows for stage in self.stages)]
-        if not fits or any(after > before for before, after in pairwise(counts)):
-            raise InputError(f"a packed table of {self.rows} x {self.dim} cannot have the stages {self.stages}")
-
-    def arrays(self, exact_dtype: torch.dtype = torch.float16) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of every stored array."""
-        found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            "depths": ((-(-self.rows // 2),), torch.uint8),
-            "exact": ((self.exact, self.dim), exact_dtype),
-            "mean": ((self.dim,), torch.float32),
-            "rotation": ((self.dim, self.dim), torch.int8),
-            "rotation_scale": ((self.dim, 1), torch.float32),
-        }
-        for number, stage in enumerate(self.stages):
-            pieces = self.dim // stage.width
-            found[f"codes_{number}"] = ((pieces, stage.rows), torch.uint8)
-            found[f"book_{number}"] = ((1 if stage.shared else pieces, ENTRIES, stage.width), torch.int8)
-            found[f"scale_{number}"] = ((pieces, 1, 1), torch.float32)
-        return found
-
-    def nbytes(self, exact_dtype: torch.dtype = torch.float16) -> int:
-        """Bytes of every stored array."""
-        return sum(torch.Size(size).numel() * dtype.itemsize for size, dtype in self.arrays(exact_dtype).values())
+def type_name(dtype: torch.dtype) -> str:
+    """Return the name of a type, as in 'float16'."""
+    return str(dtype).removeprefix("torch.")
 
 
 class PackedTable(nn.Module):
@@ -99,8 +34,8 @@ class PackedTable(nn.Module):
     def __init__(self, shape: TableShape, exact_dtype: torch.dtype = torch.float16) -> None:
         super().__init__()
         self.shape = shape
-        for name, (size, dtype) in shape.arrays(exact_dtype).items():
-            self.register_buffer(name, torch.zeros(size, dtype=dtype))
+        for name, (size, kind) in shape.arrays(type_name(exact_dtype)).items():
+            self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
         self._slots = TensorCache[Tensor]()
         self._placed: Tensor | None = None  # the slots last returned
 
@@ -185,9 +120,9 @@ class PackedTable(nn.Module):
         total = torch.zeros(len(coded), self.shape.dim, device=coded.device)
         for number, stage in enumerate(self.shape.stages):
             book = self.book(number)
-            codes = self.get_buffer(f"codes_{number}")[:, coded.clamp(0, stage.rows - 1)].long()  # (pieces, n)
-            pieces = torch.arange(len(book), device=coded.device)[:, None]
-            found = book[pieces, codes].transpose(0, 1).flatten(1)  # (n, d)
+            codes = self.get_buffer(f"codes_{number}")[:, coded.clamp(0, stage.rows - 1)].T.long()  # (n, pieces)
+            entries = codes + ENTRIES * torch.arange(len(book), device=coded.device)
+            found = F.embedding(entries, book.flatten(0, 1)).flatten(1)  # (n, d)
             total = total + found * (coded < stage.rows)[:, None]
         return total
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from ade.compression.head import CodedEmbedding
 from ade.compression.source import padded
 from ade.compression.table import PackedTable
+from ade.compression.trainable import TrainableTable
 from ade.compression.tuning_checkpoint import TuningCheckpoint
 from ade.errors import InputError
 from ade.progress import Report, silent
@@ -37,49 +38,6 @@ class TuningSettings:
     learning_rate: float = 0.003  # peak, relative to the root mean square of each array
     max_tokens: int = 64  # of a text
     seed: int = 0
-
-
-class TrainableTable(PackedTable):
-    """A packed table whose books, rotation and mean are parameters in float32; codes and scales stay."""
-
-    def __init__(self, packed: PackedTable) -> None:
-        super().__init__(packed.shape, packed.exact.dtype)
-        self.load_state_dict(packed.state_dict())
-        stages = range(len(packed.shape.stages))
-        self.books = nn.ParameterList(nn.Parameter(packed.get_buffer(f"book_{n}").float()) for n in stages)
-        self.rotation_values = nn.Parameter(packed.directions())
-        self.mean_values = nn.Parameter(packed.mean.clone())
-
-    def book(self, number: int) -> Tensor:
-        """Return the books of a stage as they are trained."""
-        return self.books[number] * self.get_buffer(f"scale_{number}")
-
-    def directions(self) -> Tensor:
-        """Return the rotation as it is trained."""
-        return self.rotation_values
-
-    def center(self) -> Tensor:
-        """Return the mean as it is trained."""
-        return self.mean_values
-
-    @torch.no_grad()
-    def packed(self) -> PackedTable:
-        """Return the table with its arrays as bytes again."""
-        made = PackedTable(self.shape, self.exact.dtype)
-        made.load_state_dict({name: value for name, value in self.state_dict().items() if name in made.state_dict()})
-        scale = _byte_scale(self.rotation_values, 1)
-        made.fill({"mean": self.mean_values, "rotation": (self.rotation_values / scale).round()})
-        made.fill({"rotation_scale": scale})
-        for number, book in enumerate(self.books):
-            top = _byte_scale(book, (1, 2))  # one for all pieces where they share the book
-            made.fill({f"book_{number}": (book / top).round()})
-            made.fill({f"scale_{number}": self.get_buffer(f"scale_{number}") * top})
-        return made
-
-
-def _byte_scale(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
-    """Return what the values are divided by, along dimensions, to fit into signed bytes."""
-    return values.abs().amax(dims, keepdim=True).clamp(min=1e-12) / 127
 
 
 class Swap:
@@ -120,7 +78,7 @@ def tune(
         raise InputError("there is no text to tune with")
     device = next(body.parameters()).device
     torch.manual_seed(settings.seed)
-    trained = TrainableTable(packed).to(device)
+    trained = TrainableTable.of(packed).to(device)
     candidates = _candidates(texts, device) if original is not None else None
     parameters = [p for p in trained.parameters() if p.numel()]
     groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))} for p in parameters]

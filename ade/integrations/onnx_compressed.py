@@ -24,11 +24,12 @@ from ade.compression.head import CodedEmbedding
 from ade.compression.quantizer import METHOD
 from ade.compression.replacement import coded_modules
 from ade.compression.source import is_decoder, load_model
-from ade.compression.table import ENTRIES, WHOLE, PackedTable
+from ade.compression.table import PackedTable
 from ade.errors import InputError, first_line
 from ade.files import MARKER, new_folder
 from ade.integrations.onnx_export import AGREEMENT, FP32, ROUNDING, Batch, ExportedFile, check_installed, session_of
 from ade.integrations.onnx_four_bits import in_four_bits
+from ade.packing.coded import ENTRIES, WHOLE
 from ade.progress import quiet
 
 OPSET = 17

@@ -16,6 +16,7 @@ import numpy as np
 
 from ade.config_values import EPSILON
 from ade.data.problems import MULTI, REGRESSION, scale_of
+from ade.integrations.onnx_coded import coded_rows
 from ade.integrations.onnx_lexicon import lexicon_logits
 from ade.integrations.onnx_nodes import Graph, PackedPairs, Pairs, PlainPairs, scale_rows, unpack_nibbles
 from ade.lexicon import PREFIX, LexiconShape
@@ -123,16 +124,32 @@ def window_mean(g: Graph, config: Config, state: State, ids: str, mask: str) -> 
 
 def window_scores(g: Graph, config: Config, state: State, ids: str, mask: str) -> str:
     """Class scores of windows (W, S): contextual vectors, pooling, the classifier's layer: (W, C)."""
-    layers, arrays = Layers(g, config, state), arrays_below(state, EMBEDDING_PREFIX)
+    layers = Layers(g, config, state)
     head = "classifier" if "classifier.bias" in state else "output"  # of an encoder
-    pairs: Pairs = PackedPairs(g, config["packed"], arrays) if config.get("packed") else PlainPairs(g, arrays)
-    read = anchor_states if config["attend"] == "anchors" else token_states
-
-    states, mask = read(g, config, layers, pairs, ids, mask)  # (W, T, d), (W, T)
+    states, mask = first_layer(g, config, layers, state, ids, mask)  # (W, T, d), (W, T)
     for number in range(int(config.get("layers", 1)) - 1):
         states = layers.further(f"ade.layers.{number}", states, mask)
     weights = pooling_weights(g, config, layers, states, mask)  # (W, 1, T)
     return layers.linear(head, g.Squeeze(g.MatMul(weights, states), [1]))
+
+
+def first_layer(g: Graph, config: Config, layers: "Layers", state: State, ids: str, mask: str) -> tuple[str, str]:
+    """Contextual vectors (W, T, d) of what SAT attends over, and which are real."""
+    arrays = arrays_below(state, EMBEDDING_PREFIX)
+    if config.get("coded"):
+        return coded_states(g, config, layers, arrays_below(arrays, "coded."), ids, mask)
+    pairs: Pairs = PackedPairs(g, config["packed"], arrays) if config.get("packed") else PlainPairs(g, arrays)
+    read = anchor_states if config["attend"] == "anchors" else token_states
+    return read(g, config, layers, pairs, ids, mask)
+
+
+def coded_states(g: Graph, config: Config, layers: "Layers", table: State, ids: str, mask: str) -> tuple[str, str]:
+    """Contextual vectors of the tokens (W, S, d) of a model with a coded table, and which are real."""
+    rows = layers.norm(coded_rows(g, config["coded"], table, g.Reshape(ids, [-1])))  # (n, d)
+    x = g.Reshape(rows, g.Concat(g.Shape(ids), [-1], axis=0))
+    positions = layers.positions(g.size(ids, 1))  # (S, d)
+    x = x if positions is None else g.Add(x, positions)
+    return (g.Add(x, layers.sat(x, mask)) if config["sat"] else x), mask
 
 
 def anchor_states(g: Graph, config: Config, layers: "Layers", pairs: Pairs, ids: str, mask: str) -> tuple[str, str]:

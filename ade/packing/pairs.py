@@ -8,6 +8,7 @@ import numpy as np
 from ade.arrays import Array, arange_like
 from ade.errors import InputError
 from ade.packing import format as packing
+from ade.packing.coded import CodedRows
 
 EMBEDDING_PREFIX = "ade.embedding."  # of the codebook's arrays in a model's state
 
@@ -77,8 +78,19 @@ class PackedPairs:
 Pairs = PlainPairs | PackedPairs
 
 
+def stored_rows(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Pairs | CodedRows:
+    """What a model has its tokens' rows from: pairs, or a coded table; arguments as of `stored_pairs`."""
+    if not config.get("coded"):
+        return stored_pairs(config, state)
+    prefix = f"{EMBEDDING_PREFIX}coded."
+    arrays = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+    return CodedRows(config["coded"], arrays)
+
+
 def stored_pairs(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Pairs:
     """The pairs of a model, from its configuration and the arrays of `model.safetensors`."""
+    if config.get("coded"):
+        raise InputError("the table of this model is coded: its tokens have codes, no anchors with weights")
     arrays = {
         name.removeprefix(EMBEDDING_PREFIX): array for name, array in state.items() if name.startswith(EMBEDDING_PREFIX)
     }

@@ -161,7 +161,7 @@ def distill_for_encoder(
         small, _ = compact(pruned(teacher, known, min_count) if min_count else teacher, known)
         enough = max(BYTES_PER_TOKEN * len(small.table), least_size(small))
         tokenizer = len(packed_bytes(small.tokenizer))
-        division = _divide_encoder(size, tokenizer, small.table.shape[1], outputs, layers, enough)
+        division = divide_encoder(size, tokenizer, small.table.shape[1], outputs, layers, enough)
         if division.codebook >= enough:
             break
 
@@ -189,7 +189,7 @@ def _distilled(
     return replace(codebook, about=about)
 
 
-def _divide_encoder(size: int, tokenizer: int, dim: int, outputs: int, layers: int, codebook: int) -> Division:
+def divide_encoder(size: int, tokenizer: int, dim: int, outputs: int, layers: int, codebook: int) -> Division:
     """Divide the bytes of an encoder's folder; those left for the codebook may be too few, or negative.
 
     The layers have 8 bits where that leaves `codebook` bytes for the codebook, and 4 otherwise.

@@ -44,5 +44,5 @@ class RuntimeEncoder(Encoder):
             check_kind(path, kind_of(path), ENCODER)
             config, state = read_stored(path)
             tables = fold(config, state)
-        tokenizer = read_tokenizer(path, tables.pairs.vocabulary)
+        tokenizer = read_tokenizer(path, tables.vocabulary)
         return cls(Projection(tables, CACHED_TYPES), tokenizer, threads)

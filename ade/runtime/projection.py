@@ -15,6 +15,7 @@ import numpy as np
 
 from ade.config_values import EPSILON
 from ade.explanation import TokenContributions
+from ade.packing.coded import CodedRows
 from ade.runtime.attention import attend
 from ade.runtime.tables import Composition, Tables
 from ade.runtime.type_cache import TypeCache, for_each
@@ -29,7 +30,7 @@ class Projection:
     def __init__(self, tables: Tables, cached_types: int = CACHED_TYPES) -> None:
         self.tables = tables
         capacity = max(cached_types, tables.options.max_tokens)
-        self.cache = TypeCache(tables.pairs.vocabulary, tables.columns.total, capacity)
+        self.cache = TypeCache(tables.vocabulary, tables.columns.total, capacity)
         self.lock = threading.RLock()  # one batch at a time, because it changes the cache
         self._positions = tables.position_rows(64)  # (P, W), grown when a text is longer; (1, W) without positions
 
@@ -91,6 +92,9 @@ class Projection:
         token's own anchors gives; the rest is a weighted sum of rows of anchors, so no vector is composed.
         """
         tables, composition = self.tables, self.tables.composition
+        if isinstance(tables.source, CodedRows):
+            assert tables.norm is not None
+            return tables.norm(tables.source.of(types)) @ tables.matrix.T
         assert composition is not None
         anchor, beta, _ = tables.pairs.of(types)  # (m, k)
         gram = beta[:, :, None] * _gram(composition, anchor) * beta[:, None, :]  # (m, k, k)

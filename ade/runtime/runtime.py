@@ -152,7 +152,7 @@ class Runtime(Predictor):
             config, state = read_stored(path)
             tables, lexicon = fold(config, state), lexicon_of(config, state)
             names = names_of(config.get("id2label"), tables.labels)
-        tokenizer = read_tokenizer(path, tables.pairs.vocabulary)
+        tokenizer = read_tokenizer(path, tables.vocabulary)
         problem = problem_of(config.get("problem_type"), tables.labels)
         label_type = str(config.get("label_type", "str"))
         runtime = cls(Projection(tables, cached_types), tokenizer, names, threads, problem, lexicon, label_type)

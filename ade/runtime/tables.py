@@ -26,7 +26,8 @@ from ade.config_values import EPSILON, check_config
 from ade.data.problems import scale_of
 from ade.errors import InputError
 from ade.packing.bits import layer_weight
-from ade.packing.pairs import Pairs, stored_pairs
+from ade.packing.coded import CodedRows
+from ade.packing.pairs import Pairs, stored_rows
 from ade.positions import sinusoidal
 from ade.runtime.depth import Dense, Depth, read_layers
 
@@ -117,6 +118,20 @@ class Composition:
 
 
 @dataclass(frozen=True)
+class Norm:
+    """LayerNorm as it is."""
+
+    weight: np.ndarray  # (d,)
+    bias: np.ndarray  # (d,)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Normalise rows (n, d)."""
+        centred = rows - rows.mean(1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(EPSILON))
+        return centred / deviation * self.weight + self.bias
+
+
+@dataclass(frozen=True)
 class Gates:
     """What is needed to gate a token's anchors by the attention output, in `gated` mode."""
 
@@ -131,16 +146,29 @@ class Tables:
     """A trained model as tables."""
 
     options: Options
-    pairs: Pairs
+    source: Pairs | CodedRows
     columns: Columns
     matrix: np.ndarray  # (W, d): B
     bias: np.ndarray  # (W,)
     anchor_rows: np.ndarray  # (K, W): B of every anchor, LayerNorm's weight included
-    composition: Composition | None  # except in `anchors` mode
+    composition: Composition | None  # except in `anchors` mode, and of a coded table
     value_readout: np.ndarray | None  # (d, 1 + C): attention output -> scores, where values are plain vectors
     gates: Gates | None  # in `gated` mode
     classifier_bias: np.ndarray  # (C,): part of the own scores already
     depth: Depth | None = None  # layers after SAT; the scores of the tables are then SAT's output vectors
+    norm: Norm | None = None  # of a coded table, which has no anchors to fold LayerNorm into
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens."""
+        return self.source.vocabulary
+
+    @property
+    def pairs(self) -> Pairs:
+        """The pairs of tokens; raises InputError for a coded table, which has none."""
+        if isinstance(self.source, CodedRows):
+            raise InputError("the table of this model is coded: its tokens have codes, no anchors with weights")
+        return self.source
 
     @property
     def dim(self) -> int:
@@ -190,8 +218,9 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
         state: the arrays of `model.safetensors`, packed or not.
     """
     check_config(config)
-    options, pairs = Options.of(config), stored_pairs(config, state)
-    anchors = pairs.anchors()  # (K, d)
+    options, source = Options.of(config), stored_rows(config, state)
+    coded = isinstance(source, CodedRows)
+    anchors = np.zeros((0, source.dim), np.float32) if isinstance(source, CodedRows) else source.anchors()  # (K, d)
     dim, heads = anchors.shape[1], options.heads
     if dim % heads:
         raise InputError(f"dimension {dim} is not divisible by {heads} heads")
@@ -218,7 +247,7 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
         attention_width=dim if options.sat else 0,
         values=len(parts[2].weight) if options.sat else 0,
         scores=scores,
-        gated_pairs=pairs.max_pairs if options.gated else 0,
+        gated_pairs=source.max_pairs if options.gated and not isinstance(source, CodedRows) else 0,
     )
 
     gain, shift = (state[f"ade.norm.{name}"].astype(np.float32) for name in ("weight", "bias"))
@@ -227,16 +256,19 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
         deviation = np.sqrt((centred**2).mean(1, keepdims=True) + EPSILON)
         anchor_rows, composition = (centred / deviation * gain + shift) @ matrix.T, None
     else:  # the sum of a token's anchors is normalised, so the division comes later
-        anchor_rows, composition = (centred * gain) @ matrix.T, _composition(centred, matrix @ shift)
+        anchor_rows = (centred * gain) @ matrix.T
+        composition = None if coded else _composition(centred, matrix @ shift)
 
     value_readout = gates = None
     if attention is not None and plain_values:
         value_readout = (readout.weight @ attention.output.weight).T.astype(np.float32)
     if attention is not None and options.gated:
         gates = _gates(anchors, attention.output, readout, centred * gain, shift)
+    norm = Norm(gain, shift) if coded else None
     return Tables(
-        options, pairs, columns, matrix, bias, anchor_rows, composition, value_readout, gates, classifier_bias, depth
-    )
+        options, source, columns, matrix, bias, anchor_rows, composition, value_readout, gates, classifier_bias, depth,
+        norm,
+    )  # fmt: skip
 
 
 def _weight(state: Mapping[str, np.ndarray], layer: str, inputs: int) -> np.ndarray:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ade.codebook import Codebook
+from ade.compression import encoder_table
+from ade.compression.coded_table import CodedTable
 from ade.data.dataset import Dataset
 from ade.data.problems import ENCODER
 from ade.distillation import distill
@@ -23,6 +25,7 @@ from ade.progress import Report, silent
 from ade.settings import DistillationSettings
 from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
 
+Kept = TypeVar("Kept", Codebook, CodedTable)
 FORMAT = 1  # of cached codebooks; a higher number makes them anew
 
 
@@ -64,9 +67,19 @@ def codebook_for_size(
 
 def codebook_for_encoder(
     texts: Sequence[str], size: int, teacher: Teacher, outputs: int, layers: int, report: Report = silent
-) -> tuple[Codebook, int]:
-    """The codebook for an encoder whose folder has at most `size` bytes, and the bits of its layers."""
+) -> tuple[Codebook | CodedTable, int]:
+    """The codebook for an encoder whose folder has at most `size` bytes, and the bits of its layers.
+
+    The table of a teacher of very many tokens is coded instead.
+    """
     key = _key(teacher, {"encoder": size, "outputs": outputs, "layers": layers}, texts)
+    if len(teacher.table) >= encoder_table.CODED_FROM:
+        folder = cache_folder() / "tables" / key
+        made = _read(folder, CodedTable.load)
+        if made is None:
+            made, _ = encoder_table.code_for_encoder(teacher, texts, size, outputs, layers, report)
+            _write(made, folder)
+        return made, Division(**made.about["division"]).layer_bits
     book = _cached(key, lambda: distill_for_encoder(teacher, texts, size, outputs, layers, None, report)[0])
     return book, Division(**book.about["division"]).layer_bits
 
@@ -85,14 +98,25 @@ def _loaded(teacher: Teacher | str | Path | None) -> Teacher:
 def _cached(key: str, make: Callable[[], Codebook]) -> Codebook:
     """The codebook of the cache, or a new one, which is written there."""
     folder = cache_folder() / "codebooks" / key
-    if folder.is_dir():
-        with suppress(InputError):  # a damaged one is made anew
-            return Codebook.load(folder)
-
+    kept = _read(folder, Codebook.load)
+    if kept is not None:
+        return kept
     made = make()
+    _write(made, folder)
+    return made.rounded()  # as it will be read from the cache
+
+
+def _read(folder: Path, load: Callable[[Path], Kept]) -> Kept | None:
+    """What a folder of the cache has; None where there is none, or where it is damaged."""
+    if folder.is_dir():
+        with suppress(InputError):
+            return load(folder)
+    return None
+
+
+def _write(made: Codebook | CodedTable, folder: Path) -> None:
     with suppress(OSError, InputError):  # a run does not fail because the cache cannot be written
         made.save(folder, overwrite=True)
-    return made.rounded()  # as it will be read from the cache
 
 
 def _key(teacher: Teacher, chosen: dict[str, Any], texts: Iterable[str] = ()) -> str:

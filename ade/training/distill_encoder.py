@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
 from ade.data.loading import EMBEDDED, load_dataset
 from ade.data.reading import read_texts
 from ade.data.spilling import SpilledArray
@@ -148,7 +149,7 @@ def gather_texts(files: Sequence[str | Path], more: Iterable[str] = (), text_col
 
 def _codebook(
     table: str | Path, data: Texts, dim: int, settings: EncoderSettings, report: Report
-) -> tuple[Codebook, Architecture]:
+) -> tuple[Codebook | CodedTable, Architecture]:
     """The codebook, in as many bytes as the size of the folder leaves, and the architecture on it."""
     loaded, size = load_teacher(table), parse_size(settings.size)
     codebook, layer_bits = codebook_for_encoder(data, size, loaded, dim, settings.layers, report)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
 from ade.data.batches import Encoded, encode
 from ade.data.problems import REGRESSION
 from ade.data.texts import Texts
@@ -27,7 +28,7 @@ class EncoderTask:
 
     kind: ClassVar = SentenceEncoder
     metric: ClassVar[str] = "cosine"
-    codebook: Codebook
+    codebook: Codebook | CodedTable
     data: Texts
     vectors: np.ndarray  # (n, D) float16, may be memory-mapped
     architecture: Architecture

@@ -22,12 +22,13 @@ from torch import Tensor
 
 from ade.classifier import Classifier, Tagger
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
 from ade.data.batches import shuffled_batches
 from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import REGRESSION
 from ade.devices import resolve_device
-from ade.embedding import DENSE_ANCHORS, AnchorEmbedding
+from ade.embedding import DENSE_ANCHORS, AnchorEmbedding, Dictionary
 from ade.errors import InputError
 from ade.model import AdeForSequenceClassification
 from ade.pretrained import AdePreTrainedModel
@@ -133,7 +134,7 @@ def fit_model(
 
 def fit_task(
     make_task: Callable[[], Task],
-    codebook: Codebook,
+    codebook: Codebook | CodedTable,
     settings: TrainingSettings,
     architecture: Architecture,
     out: str | Path | None = None,
@@ -198,9 +199,8 @@ def _prepare(accelerator: Accelerator, task: Task, settings: TrainingSettings, s
     torch.manual_seed(settings.seed)
     model = task.make_model(settings)
     model.load_state_dict(start, strict=False)
-    layer = model.ade.embedding
-    layer.anchors.requires_grad_(settings.train_anchors)
-    layer.weights.requires_grad_(settings.train_weights)
+    layer: Dictionary = model.base_model.embedding
+    layer.choose_trained(settings.train_anchors, settings.train_weights)
     model.to(accelerator.device)
 
     pair_mover = _pair_mover(model, accelerator, settings)
@@ -351,11 +351,10 @@ def _restore(run: _Run, folder: RunFolder) -> None:
         }
 
 
-def _identity(run: _Run, codebook: Codebook, architecture: Architecture) -> dict[str, object]:
+def _identity(run: _Run, codebook: Codebook | CodedTable, architecture: Architecture) -> dict[str, object]:
     """Settings and hashes of data and codebook: two runs with the same identity are the same run."""
     digest = hashlib.sha256()
     for array in run.task.fingerprint():
         digest.update(np.ascontiguousarray(array).data)
     settings = {name: value for name, value in asdict(run.settings).items() if name != "device"}
-    codes = hashlib.sha256(codebook.weights.numpy().tobytes() + codebook.anchors.numpy().tobytes())
-    return {**settings, **asdict(architecture), "data": digest.hexdigest()[:16], "codebook": codes.hexdigest()[:16]}
+    return {**settings, **asdict(architecture), "data": digest.hexdigest()[:16], "codebook": codebook.digest()}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ade.codebook import Codebook
+from ade.errors import InputError
 from ade.packing.pairs import EMBEDDING_PREFIX
 from ade.packing.unpack import unpacked
 from ade.sentence_encoder import SentenceEncoder
@@ -35,6 +36,10 @@ class Start:
 def start_from(folder: str | Path) -> Start:
     """Read what a classifier takes over from an encoder: a folder, or a name on the hub."""
     encoder = SentenceEncoder.load(folder, "cpu")
+    if encoder.model.config.coded:
+        raise InputError(
+            f"{folder}: its table is coded, as that of every teacher of very many tokens; --from needs one with anchors"
+        )
     config, state = unpacked(encoder.model.config.to_dict(), encoder.model.arrays())
     anchors, indices, weights, counts = (
         torch.from_numpy(np.ascontiguousarray(state[EMBEDDING_PREFIX + name]))

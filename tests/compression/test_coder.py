@@ -31,7 +31,7 @@ def test_the_size_is_kept_and_more_bytes_err_less(table: torch.Tensor) -> None:
     for size in (25_000, 40_000, 70_000):
         packed = encode_table(table, use, [0, 7], CoderSettings(size))
         stored = sum(array.numel() * array.element_size() for array in packed.state_dict().values())
-        assert stored == packed.shape.nbytes(torch.float32) <= size
+        assert stored == packed.shape.nbytes("float32") <= size
         assert stored > size / 2  # and spent, but for books that would not pay
         errors.append(float((packed(torch.arange(ROWS)) - table).square().sum()))
     assert errors[0] > errors[1] > errors[2]

@@ -6,15 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from ade.compression.table import ENTRIES, FEW, WHOLE, PackedTable, Stage, TableShape
+from ade.compression.table import FEW, PackedTable, type_name
 from ade.errors import InputError
+from ade.packing.coded import ENTRIES, WHOLE, Stage, TableShape
 
 
 def random_table(shape: TableShape, seed: int = 0, dtype: torch.dtype = torch.float32) -> PackedTable:
     """A table of this shape with random arrays; ids are in no order."""
     generator = torch.Generator().manual_seed(seed)
     table = PackedTable(shape, dtype)
-    for name, (size, kind) in shape.arrays(dtype).items():
+    for name, (size, type_) in shape.arrays(type_name(dtype)).items():
+        kind = getattr(torch, type_)
         if kind.is_floating_point:
             array = torch.randn(size, generator=generator) * (0.01 if "scale" in name else 1)
         else:

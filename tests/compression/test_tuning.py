@@ -6,7 +6,8 @@ import transformers
 
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.source import body_of, padded
-from ade.compression.tuning import Swap, TrainableTable, TuningSettings, distance, tune
+from ade.compression.trainable import TrainableTable
+from ade.compression.tuning import Swap, TuningSettings, distance, tune
 from ade.compression.tuning_checkpoint import TuningCheckpoint
 from ade.errors import InputError
 
@@ -99,7 +100,7 @@ def test_next_token_distributions_come_closer(texts):
 
 def test_a_table_that_was_not_trained_comes_back_as_it_was(model):
     packed = packed_table(model)
-    again = TrainableTable(packed).packed()
+    again = TrainableTable.of(packed).packed()
     rows = torch.arange(400)
     assert torch.allclose(again(rows), packed(rows), atol=1e-6)
 

@@ -16,7 +16,7 @@ from ade.errors import InputError
 from ade.model import AdeForSequenceClassification
 from ade.packing import whole_folder
 from ade.packing.format import Packing
-from ade.packing.whole_folder import Division, _divide_encoder, distill_folder, distill_for_model, divide, layer_bytes
+from ade.packing.whole_folder import Division, distill_folder, distill_for_model, divide, divide_encoder, layer_bytes
 from ade.runtime.runtime import Runtime
 from ade.settings import Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import Teacher
@@ -133,7 +133,7 @@ def test_a_model_size_below_the_least_is_refused_at_once_with_it(wide, colours, 
 
 def test_layers_of_an_encoder_have_8_bits_only_where_the_codebook_has_enough_left():
     sizes = range(2000, 60_000, 500)
-    divisions = [_divide_encoder(size, 1000, 32, 32, 1, codebook=4000) for size in sizes]
+    divisions = [divide_encoder(size, 1000, 32, 32, 1, codebook=4000) for size in sizes]
     assert {division.layer_bits for division in divisions} == {4, 8}
     left = [division.codebook for division in divisions if division.layer_bits == 8]
     assert min(left) >= 4000

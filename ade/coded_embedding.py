@@ -1,0 +1,61 @@
+"""A coded table in the place of a codebook, for tables of very many rows: books and short codes instead of pairs.
+
+A dictionary of another kind: its entries are pieces of vectors rather than whole anchors, so tokens cannot be expanded
+into anchors, and attention runs over tokens. It takes a minute where pairs of 250,000 rows would take half an hour.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ade.compression.table import PackedTable
+from ade.compression.trainable import TrainableTable
+from ade.embedding import Dictionary
+from ade.errors import InputError
+from ade.packing.coded import TableShape
+from ade.packing.format import Packing
+
+
+class CodedDictionary(Dictionary):
+    """A coded table as a layer: its books are trained, or it is read as it is stored."""
+
+    def __init__(self, shape: Mapping[str, Any], packed: bool) -> None:
+        super().__init__()
+        sizes = TableShape.from_dict(shape)
+        self.coded = PackedTable(sizes) if packed else TrainableTable(sizes, rotation=False)
+
+    @torch.no_grad()
+    def load(self, table: PackedTable) -> None:
+        """Copy a table of the same shape into this layer, scaled so that rows have unit variance on average."""
+        rows = torch.arange(table.shape.rows).split(8192)
+        length = sum(float(table(part).norm(dim=1).sum()) for part in rows) / table.shape.rows
+        assert isinstance(self.coded, TrainableTable)
+        self.coded.load(table, table.shape.dim**0.5 / max(length, 1e-12))
+
+    def choose_trained(self, anchors: bool, weights: bool) -> None:
+        """Choose whether books are trained, as anchors are; there are no weights."""
+        assert isinstance(self.coded, TrainableTable)
+        self.coded.books.requires_grad_(anchors)
+        self.coded.mean_values.requires_grad_(anchors)
+
+    def packed_arrays(self, packing: Packing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the sizes and the arrays of the table with its books as bytes."""
+        assert isinstance(self.coded, TrainableTable)
+        table = self.coded.packed()
+        return table.shape.to_dict(), {f"coded.{name}": array.numpy() for name, array in table.state_dict().items()}
+
+    def compose(self, ids: Tensor) -> Tensor:
+        """Return the rows of tokens (n,): (n, d)."""
+        rows: Tensor = self.coded(ids)
+        return rows
+
+    def table(self) -> Tensor:
+        """Refuse: there are no anchors."""
+        raise InputError("the table of this model is coded: it has books of pieces, no anchors")
+
+    def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Refuse: there are no pairs."""
+        raise InputError("the table of this model is coded: its tokens have codes, no pairs")

@@ -1,0 +1,66 @@
+"""CodedTable: a packed table without a model, with its tokenizer, as a folder of its own."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from ade.compression.table import PackedTable, type_name
+from ade.data.tokenizer_file import TOKENIZER
+from ade.errors import InputError, first_line
+from ade.files import new_folder
+from ade.packing.coded import TableShape
+
+ARRAYS, SHAPE = "table.safetensors", "table.json"
+
+
+@dataclass(frozen=True, eq=False)
+class CodedTable:
+    """A packed table with its tokenizer; what is known of it is in `about`."""
+
+    table: PackedTable
+    tokenizer: Tokenizer
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Return a hash of the arrays."""
+        found = hashlib.sha256()
+        for array in self.table.state_dict().values():
+            found.update(array.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()[:16]
+
+    def save(self, folder: str | Path, overwrite: bool = False) -> None:
+        """Write `table.safetensors`, `table.json` and the tokenizer; nothing where one of them fails."""
+        with new_folder(Path(folder), {SHAPE}, overwrite) as draft:
+            self.write(draft)
+
+    def write(self, folder: Path) -> None:
+        """Write the files into an existing folder."""
+        arrays = {name: array.contiguous() for name, array in self.table.state_dict().items()}
+        save_file(arrays, folder / ARRAYS)
+        about = {**self.table.shape.to_dict(), "exact_dtype": type_name(self.table.exact.dtype), **self.about}
+        (folder / SHAPE).write_text(json.dumps(about, indent=2) + "\n", "utf8")
+        self.tokenizer.save(str(folder / TOKENIZER))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "CodedTable":
+        """Read such a folder; raises InputError for one that is not."""
+        folder = Path(folder)
+        try:
+            about = json.loads((folder / SHAPE).read_text("utf8"))
+            dtype, shape = getattr(torch, about.pop("exact_dtype")), TableShape.from_dict(about)
+            packed = PackedTable(shape, dtype)
+            packed.load_state_dict(load_file(folder / ARRAYS))
+            rest = {name: value for name, value in about.items() if name not in shape.to_dict()}
+            return cls(packed, Tokenizer.from_file(str(folder / TOKENIZER)), rest)
+        except InputError:
+            raise
+        except (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
+            raise InputError(f"{folder}: not a packed table ({first_line(error)})") from None

@@ -1,0 +1,50 @@
+"""The table of an encoder in codes: for teachers of so many tokens that finding pairs would take very long."""
+
+from collections.abc import Sequence
+
+from ade.compression.coded_table import CodedTable
+from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.use import row_use
+from ade.data.tokenizer_file import packed_bytes
+from ade.errors import InputError
+from ade.packing.coded import ENTRIES
+from ade.packing.compact_tokenizer import compact
+from ade.packing.prune_vocabulary import pruned
+from ade.packing.whole_folder import MIN_COUNTS, MOST_TEXTS, Division, divide_encoder
+from ade.progress import Report, silent
+from ade.teachers import Teacher
+
+CODED_FROM = 100_000  # tokens of a teacher
+BITS = 0.5  # of a weight: with fewer, tokens that the texts do not have are dropped
+MOST_SPECIAL = 64  # special tokens whose rows stay whole
+BOOKS = 6  # of all stages, about
+
+
+def code_for_encoder(
+    teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int = 1, report: Report = silent
+) -> tuple[CodedTable, Division]:
+    """Code the table of a teacher for an encoder whose folder has at most `size` bytes.
+
+    Arguments as for `distill_for_encoder`; the numbers of the tokens are those of the returned tokenizer.
+    """
+    known, dim = texts[:MOST_TEXTS], teacher.table.shape[1]
+    for min_count in (0, *MIN_COUNTS):
+        small, _ = compact(pruned(teacher, known, min_count) if min_count else teacher, known)
+        enough = int(BITS / 8 * small.table.numel()) + dim * (BOOKS * ENTRIES + dim)
+        division = divide_encoder(size, len(packed_bytes(small.tokenizer)), dim, outputs, layers, enough)
+        if division.codebook >= enough:
+            break
+    if division.codebook < enough:
+        needed = size - division.codebook + enough
+        raise InputError(
+            f"{size:,} bytes are too few for this teacher and these texts; an encoder needs at least about {needed:,}: "
+            f"{division.tokenizer:,} for the tokenizer, {division.layers:,} for the layers, {enough:,} for the table"
+        )
+
+    use = row_use(small.tokenizer, len(small.table), known)
+    added = small.tokenizer.get_added_tokens_decoder()
+    special = [number for number, token in sorted(added.items()) if token.special and number < len(small.table)]
+    coder = CoderSettings(division.codebook)
+    table = encode_table(small.table.half(), use, special[:MOST_SPECIAL], coder, report=report)
+    about = {**small.about, "tokenizer_bytes": division.tokenizer, "division": division.as_dict()}
+    return CodedTable(table, small.tokenizer, about), division

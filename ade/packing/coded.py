@@ -1,0 +1,125 @@
+"""A coded table: rows that stay whole, and rows as sums of codes of short pieces; its shape, and a reader in numpy.
+
+    row = mean + (book_1[codes_1] + book_2[codes_2] + ...) @ rotation
+
+A stage cuts the rotated row into pieces of `width` numbers and keeps, for each, the index of an entry of a book. The
+first stages have few bits a weight and every row has them; later ones refine what is left of the rows that are used
+most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ade.errors import InputError
+
+ENTRIES = 256  # of a book: an index is a byte
+WHOLE = 15  # the depth of a row that stays whole
+ITEMSIZE = {"uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: `width` numbers a code, for the first `rows` rows; a book for each piece, or one for all."""
+
+    width: int
+    rows: int
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """All that says how large the arrays of a coded table are."""
+
+    rows: int
+    dim: int
+    exact: int  # rows that stay whole
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> "TableShape":
+        """Read what `to_dict` wrote; raises InputError if it is not a shape."""
+        try:
+            stages = tuple(Stage(**stage) for stage in given["stages"])
+            shape = cls(given["rows"], given["dim"], given["exact"], stages)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"not the shape of a packed table: {error}") from error
+        shape.check()
+        return shape
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the shape as JSON."""
+        return {**asdict(self), "stages": [asdict(stage) for stage in self.stages]}
+
+    def check(self) -> None:
+        """Raise InputError unless the numbers fit each other."""
+        numbers = (self.rows, self.dim, self.exact, *(n for stage in self.stages for n in (stage.width, stage.rows)))
+        fits = all(isinstance(number, int) and number >= 0 for number in numbers) and self.dim > 0
+        fits = fits and self.exact <= self.rows and all(s.width > 0 and self.dim % s.width == 0 for s in self.stages)
+        counts = [self.rows - self.exact, *(stage.rows for stage in self.stages)]
+        if not fits or any(after > before for before, after in pairwise(counts)):
+            raise InputError(f"a packed table of {self.rows} x {self.dim} cannot have the stages {self.stages}")
+
+    def arrays(self, exact: str = "float16") -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of every stored array; whole rows have the type `exact`."""
+        found: dict[str, tuple[tuple[int, ...], str]] = {
+            "depths": ((-(-self.rows // 2),), "uint8"),
+            "exact": ((self.exact, self.dim), exact),
+            "mean": ((self.dim,), "float32"),
+            "rotation": ((self.dim, self.dim), "int8"),
+            "rotation_scale": ((self.dim, 1), "float32"),
+        }
+        for number, stage in enumerate(self.stages):
+            pieces = self.dim // stage.width
+            found[f"codes_{number}"] = ((pieces, stage.rows), "uint8")
+            found[f"book_{number}"] = ((1 if stage.shared else pieces, ENTRIES, stage.width), "int8")
+            found[f"scale_{number}"] = ((pieces, 1, 1), "float32")
+        return found
+
+    def nbytes(self, exact: str = "float16") -> int:
+        """Bytes of every stored array."""
+        return sum(prod(size) * ITEMSIZE[kind] for size, kind in self.arrays(exact).values())
+
+
+class CodedRows:
+    """The rows of a stored coded table, decoded as they are read."""
+
+    def __init__(self, given: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Take the shape as JSON has it and the arrays by name; raises InputError unless they fit each other."""
+        self.shape = TableShape.from_dict(given)
+        self.vocabulary, self.dim = self.shape.rows, self.shape.dim
+        for name, (size, _) in self.shape.arrays().items():
+            if name not in arrays or arrays[name].shape != size:
+                raise InputError(f"a packed table whose array {name} does not have the shape {size}: damaged")
+
+        depths = np.stack([arrays["depths"] & 15, arrays["depths"] >> 4], 1).ravel()[: self.vocabulary]
+        counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.shape.stages))]
+        if int((depths == WHOLE).sum()) != self.shape.exact or counts != [stage.rows for stage in self.shape.stages]:
+            raise InputError("a packed table whose rows have other stages than its shape says: the file is damaged")
+        self.place = np.empty(self.vocabulary, np.int32)  # whole rows first, then by falling number of stages
+        self.place[np.argsort(-depths.astype(np.int8), kind="stable")] = np.arange(self.vocabulary, dtype=np.int32)
+
+        stages = range(len(self.shape.stages))
+        self._codes = [arrays[f"codes_{number}"] for number in stages]
+        self._books = [arrays[f"book_{number}"] * arrays[f"scale_{number}"] for number in stages]  # (pieces, E, width)
+        self._rotation = arrays["rotation"] * arrays["rotation_scale"]
+        self._mean, self._exact = arrays["mean"], arrays["exact"].astype(np.float32)
+
+    def of(self, types: np.ndarray) -> np.ndarray:
+        """Return the rows of token types (n,): (n, d), float32."""
+        place = self.place[types] - self.shape.exact  # among the coded rows
+        total = np.zeros((len(types), self.dim), np.float32)
+        for stage, codes, book in zip(self.shape.stages, self._codes, self._books, strict=True):
+            has = place < stage.rows
+            has &= place >= 0
+            pieces = np.arange(len(book))
+            total[has] += book[pieces, codes[:, place[has]].T].reshape(-1, self.dim)
+        rows = total @ self._rotation + self._mean
+
+        whole = place < 0
+        rows[whole] = self._exact[place[whole] + self.shape.exact]
+        return rows

@@ -1,0 +1,45 @@
+"""Encoders of many languages: distilled from multilingual-e5-small, beside it and beside the mean of its table.
+
+Tasks: the translation of a sentence (Tatoeba, by language) and similarity (STS-B, by language). The texts come from
+`multilingual_texts.py`: none of the tasks' own.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ade.cli.sizes import folder_sizes
+from ade.errors import InputError
+from ade.progress import Report
+from ade.settings import EncoderSettings
+from ade.training.distill_encoder import distill_encoder
+from benchmarks.accuracy import Places
+from benchmarks.compress import PREFIX, tasks
+from benchmarks.records import Run
+from benchmarks.sentence import mean_of, teacher_of
+
+FOLDER = "multilingual"  # of the texts, in the data folder: a file of lines for each language
+
+
+def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Distil an encoder on text of many languages and measure it, its teacher, and the mean of the teacher's table."""
+    settings = run.settings
+    folder, texts = places.teachers / settings["teacher"], texts_of(places, settings["texts"])
+    teacher = teacher_of(folder, places.device, PREFIX.get(settings["teacher"], ""))
+    chosen = EncoderSettings(**settings["encoder"], device=places.device)
+    with tempfile.TemporaryDirectory() as work:
+        out = Path(work) / "encoder"
+        encoder = distill_encoder(teacher, [], chosen, table=folder, texts=texts, out=out, progress=report)
+        nbytes = folder_sizes(out)["bytes"]
+    encoders = {"encoder": encoder.encode, "teacher": teacher.encode, "mean": mean_of(folder)[0]}
+    figures = {name: tasks(encode, places, settings) for name, encode in encoders.items()}
+    validation = encoder.model.config.about["dev"]
+    return {**figures, "validation": validation, "bytes": nbytes}, {"data": {"texts": len(texts)}}
+
+
+def texts_of(places: Places, count: int) -> list[str]:
+    """So many texts of each language, or all with 0."""
+    files = sorted((places.data / FOLDER).glob("*.txt"))
+    if not files:
+        raise InputError(f"{places.data / FOLDER}: no texts; python -m benchmarks.multilingual_texts gathers them")
+    return [line for file in files for line in file.read_text("utf8").splitlines()[: count or None]]

@@ -1,0 +1,102 @@
+"""Texts of many languages out of packages, and the benchmark of encoders of many languages."""
+
+import gzip
+
+import pytest
+import transformers
+
+from ade.compression import encoder_table
+from ade.errors import InputError
+from benchmarks import multilingual, multilingual_texts, records, sections
+from benchmarks.book import Book
+from benchmarks.records import Run
+from benchmarks.reproduce import reproduce
+from benchmarks.tables import TABLES
+from benchmarks.tables_sentence import LANGUAGES, SIMILARITY, multilingual_run
+from tests.conftest import word_tokenizer
+
+WORDS = [f"w{number}" for number in range(400)]
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """A catalogue, a manual, quotations and a dictionary, as packages have them."""
+    folder = tmp_path / "packages"
+    pages = folder / "handbook" / "share" / "html" / "fi-FI"
+    quotations = folder / "fortunes-de" / "share" / "games" / "fortunes"
+    words = folder / "dict" / "share"
+    for made in (pages, quotations, words):
+        made.mkdir(parents=True)
+    (pages / "page.html").write_text("<p>Kissa istuu <b>katolla</b>.<pre>ls -l</pre></p><td>12 34</td>", "utf8")
+    (quotations / "zitate").write_text("Der Anfang ist die Hälfte des Ganzen.\n%\nEile mit Weile.\n%\n", "utf8")
+    text = "mbwa /mbwa/ <n>\n1. dog, hound\npaka <n>\n\nhouse cat\n"
+    (words / "freedict-swh-eng.dict.dz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+def test_texts_are_sorted_by_language_and_without_markup(packages, tmp_path, capsys):
+    multilingual_texts.main(packages, tmp_path / "out")
+    assert "de: 2 texts" in capsys.readouterr().out
+    lines = {file.stem: file.read_text("utf8").splitlines() for file in (tmp_path / "out").iterdir()}
+    assert lines["fi"] == ["Kissa istuu katolla."]
+    assert sorted(lines["de"]) == ["Der Anfang ist die Hälfte des Ganzen.", "Eile mit Weile."]
+    assert sorted(lines["sw"]) == ["mbwa", "paka"]
+    assert sorted(lines["en"]) == ["hound", "house cat"]  # "dog" is too short
+    assert lines["ja"] == []
+
+
+def test_sentences_of_a_text():
+    text = "Open the file %s first. Then click <b>OK</b>! Siehe https://example.org für mehr; das ist alles."
+    assert list(multilingual_texts.sentences(text)) == ["Open the file first.", "Then click OK !"]
+    assert next(multilingual_texts.sentences("猫は屋根の上に座っています。" * 5)) == "猫は屋根の上に座っています。"
+    assert list(multilingual_texts.sentences("12 : 45 == 3")) == []
+
+
+def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
+    monkeypatch.setattr(encoder_table, "CODED_FROM", 100)
+    with pytest.raises(InputError, match="multilingual_texts"):
+        multilingual.texts_of(places, 0)
+    folder = places.data / "multilingual"
+    folder.mkdir()
+    texts = [" ".join(WORDS[(row * 7 + place) % 400] for place in range(5)) for row in range(60)]
+    for language in ("de", "en"):
+        (folder / f"{language}.txt").write_text("\n".join(texts) + "\n", "utf8")
+    assert len(multilingual.texts_of(places, 10)) == 20
+
+    teacher = places.teachers / "multilingual-e5-small"
+    config = transformers.BertConfig(
+        vocab_size=402, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(config).save_pretrained(teacher)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=word_tokenizer(WORDS), unk_token="[UNK]", pad_token="[PAD]"
+    )
+    tokenizer.save_pretrained(teacher)
+    (places.data / "tatoeba").mkdir()
+    different = [f"{WORDS[row]} {WORDS[row + 1]} {WORDS[-row]}" for row in range(300)]
+    for name in ("deu", "eng"):
+        (places.data / "tatoeba" / f"deu-eng.{name}").write_text("\n".join(different) + "\n", "utf8")
+
+    planned = multilingual_run(size="60kB", steps=3)
+    run = Run(planned.table, planned.kind, {**planned.settings, "languages": ["deu"], "similarity": []})
+    assert reproduce([run], places, places.work / "results") == []
+    (record,) = records.load(places.work / "results")
+    figures = record["figures"]
+    assert figures["teacher"]["tatoeba"]["deu"] == 100.0  # of the same texts
+    assert figures["mean"]["tatoeba"]["deu"] > 90
+    assert figures["encoder"]["tatoeba"]["deu"] > 90
+    assert figures["bytes"] < 60_000
+    assert record["data"]["texts"] == 120
+
+
+def test_the_table_has_a_row_for_each_encoder(monkeypatch):
+    run = next(iter(TABLES["multilingual"]().values()))[""][0]
+    tasks = {"tatoeba": dict.fromkeys(LANGUAGES, 50.0), "stsb": dict.fromkeys(SIMILARITY, 70.0)}
+    figures = {"encoder": tasks, "teacher": tasks, "mean": tasks, "bytes": 15_000_000}
+    book = Book([])
+    monkeypatch.setattr(book, "of", lambda runs: [{"figures": figures}] if runs == [run] else [])
+    rows = sections.multilingual(book).splitlines()
+    assert [row.split("|")[1].strip() for row in rows[2:]] == [
+        "multilingual-e5-small", "mean of its table", "ADE, one layer, 16 MB",
+    ]  # fmt: skip
+    assert "| 50.0 |" in rows[-1]
