@@ -81,7 +81,8 @@ def compress(
         return compress_table(source, out, settings, _read_corpus(corpus).counted, languages, overwrite, report)
     with new_folder(out, MARKERS, overwrite) as draft, source_folder(source) as folder:
         texts = _read_corpus(corpus)
-        tuning = [text for file in tune_on for text in _some(file)]
+        held_back = {text for some in texts.held_back.values() for text in some}
+        tuning = [text for file in tune_on for text in _some(file) if text not in held_back]
         job = _Job(folder, settings, texts, tuning, languages, report)
         model, table, found = job.run()
         save_compressed(model, folder, draft)

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import ade
 from ade.cli.main import app
-from ade.compression.report import CompressionReport, losses, token_ids
+from ade.compression import compress as compress_module
+from ade.compression.report import CompressionReport, losses, outputs_of, token_ids
 from ade.compression.source import is_decoder, load_model
 from ade.errors import InputError
 
@@ -128,6 +129,25 @@ def test_tuning_brings_the_outputs_closer(encoder, corpus, tmp_path):
     tuned = ade.compress(encoder, tmp_path / "tuned", settings, [corpus], tune_on=[corpus])
     assert tuned.table == plain.table
     assert tuned.mean_loss < plain.mean_loss
+
+
+def test_what_the_loss_is_measured_on_is_not_tuned_on(encoder, corpus, tmp_path, monkeypatch):
+    seen = {}
+
+    def keep(body, layers, packed, texts, *more):
+        seen["tuned"] = {tuple(ids) for ids in texts}
+        return packed
+
+    def measure(model, tokenizer, held_back, report):
+        seen["measured"] = {tuple(ids) for some in held_back.values() for ids in token_ids(tokenizer, some)}
+        return outputs_of(model, tokenizer, held_back, report)
+
+    monkeypatch.setattr(compress_module, "tune", keep)
+    monkeypatch.setattr(compress_module, "outputs_of", measure)
+    ade.compress(encoder, tmp_path / "out", ade.CompressionSettings(size="22kB"), [corpus], tune_on=[corpus])
+    assert len(seen["measured"]) > 10
+    assert len(seen["tuned"]) > 200
+    assert not seen["tuned"] & seen["measured"]
 
 
 def test_the_input_alone(decoder, corpus, tmp_path):
