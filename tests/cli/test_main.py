@@ -1,18 +1,28 @@
 """The command line, run as a user runs it; every verb, and every bad input the same way: one line, status 2."""
 
 import json
+from functools import partial
 
+import numpy as np
 import pytest
 
 from ade import __version__
-from ade.cli import display
+from ade.cli import demo, display
 from ade.data.problems import Prediction, Tagged
 from ade.files import new_folder
+from ade.settings import DistillationSettings
 from ade.training.checkpoints import claimed
 from tests.cli.conftest import SPEED
 
 
-def test_from_teacher_to_prediction(ade, book, model, topic_folder, tmp_path):
+def test_from_teacher_to_prediction(ade, teacher_folder, topic_folder, tmp_path):
+    book, model = tmp_path / "book", tmp_path / "model"
+    distill = ("distill", "--teacher", teacher_folder, "--out", book, "--anchors", 10, "--pairs", 3)
+    train = ("train", "--codebook", book, "--data", topic_folder, "--out", model, *SPEED)
+    for words in (distill, train):
+        status, _, errors = ade(*words)
+        assert (status, errors) == (0, "")
+
     status, out, _ = ade("evaluate", model, "--data", topic_folder, "--json")
     figures = json.loads(out)
     assert status == 0
@@ -36,10 +46,10 @@ def test_from_teacher_to_prediction(ade, book, model, topic_folder, tmp_path):
         assert words[0]["anchors"][0]["nearest"]
 
 
-def test_every_verb_speaks_to_people_too(ade, book, model, topic_folder):
+def test_every_verb_speaks_to_people_too(ade, trained, topic_folder):
     for words, expected in (
-        (("evaluate", model, "--data", topic_folder), "macro F1"),
-        (("inspect", model, "bank"), "nearest words"),
+        (("evaluate", trained, "--data", topic_folder), "macro F1"),
+        (("inspect", trained, "bank"), "nearest words"),
         (("params",), "2,367,749"),
     ):
         status, out, errors = ade(*words)
@@ -56,7 +66,7 @@ def test_params_json(ade):
 
 
 def test_a_target_that_cannot_be_written_is_found_out_first(
-    ade, book, model, teacher_folder, topic_folder, tmp_path, monkeypatch
+    ade, book, trained, teacher_folder, topic_folder, tmp_path, monkeypatch
 ):
     """Before the work: a file stands where a folder is needed."""
     for place in ("distillation.distill", "training.loop._prepare", "integrations.onnx_export.write_export"):
@@ -65,8 +75,8 @@ def test_a_target_that_cannot_be_written_is_found_out_first(
     for words in (
         ("distill", "--teacher", teacher_folder),
         ("train", "--codebook", book, "--data", topic_folder),
-        ("train", "--codebook", book, "--data", topic_folder, "--distill-from", model),
-        ("export", model),
+        ("train", "--codebook", book, "--data", topic_folder, "--distill-from", trained),
+        ("export", trained),
     ):
         for out, message in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "out", "cannot be made a folder")):
             status, _, errors = ade(*words, "--out", out)
@@ -74,19 +84,19 @@ def test_a_target_that_cannot_be_written_is_found_out_first(
             assert message in errors, errors
 
 
-def test_a_folder_that_another_process_writes_is_refused(ade, book, model, teacher_folder, topic_folder, tmp_path):
+def test_a_folder_that_another_process_writes_is_refused(ade, book, trained, teacher_folder, topic_folder, tmp_path):
     out = tmp_path / "out"
     with claimed(out, "refuse"):
         status, _, errors = ade("train", "--codebook", book, "--data", topic_folder, "--out", out)
         assert (status, f"{out}: another run is writing there" in errors) == (2, True)
     with new_folder(out, set()) as draft:
-        for words in (("distill", "--teacher", teacher_folder), ("export", model)):
+        for words in (("distill", "--teacher", teacher_folder), ("export", trained)):
             status, _, errors = ade(*words, "--out", out)
             assert (status, f"{out}: another run is writing there" in errors) == (2, True)
         assert draft.exists()
 
 
-def test_bad_input_is_one_line_and_nothing_half_written(ade, book, model, topic_folder, teacher_folder, tmp_path):
+def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topic_folder, teacher_folder, tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     (full / "precious.txt").write_text("mine")
@@ -119,9 +129,9 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, model, topic_
         (("train", "--codebook", full, "--data", topic_folder, "--out", out), "not a codebook folder"),
         (("train", "--codebook", book, "--data", topic_folder, "--out", full), "something else"),
         (("evaluate", full, "--data", topic_folder), "not a model folder"),
-        (("evaluate", model, "--data", topic_folder, "--split", "dev"), "has no dev file"),
-        (("predict", model, tmp_path / "none.txt"), "No such file"),
-        (("predict", model, model / "model.safetensors"), "not UTF-8"),
+        (("evaluate", trained, "--data", topic_folder, "--split", "dev"), "has no dev file"),
+        (("predict", trained, tmp_path / "none.txt"), "No such file"),
+        (("predict", trained, trained / "model.safetensors"), "not UTF-8"),
         (("inspect", full, "word"), "not a model folder"),
         (("params", "--dim", 0), "dim"),
         (("nonsense",), "nonsense"),
@@ -153,9 +163,16 @@ def test_labels_that_look_like_markup(ade, book, tmp_path):
     assert "[/x]" in out
 
 
-def test_the_main_job(ade, tmp_path):
+def test_the_main_job(ade, tmp_path, monkeypatch):
     """`ade run`, cut short: everything happens and everything is shown."""
-    status, out, errors = ade("run", "--epochs", "0.02", "--out", tmp_path / "demo")
+
+    def fewer_rows(*words, load=demo.load_dataset):
+        rows = load(*words)
+        return rows.take(np.arange(0, len(rows), 30))
+
+    monkeypatch.setattr(demo, "load_dataset", fewer_rows)
+    monkeypatch.setattr(demo, "DistillationSettings", partial(DistillationSettings, anchors=50, pairs=4, rounds=1))
+    status, out, errors = ade("run", "--epochs", "0.5", "--out", tmp_path / "demo")
     assert (status, errors) == (0, "")
     for expected in (
         "TF-IDF + linear SVM",
@@ -193,13 +210,13 @@ def test_several_labels_stay_on_their_line_too():
     assert display.format_prediction(Tagged(["a\x85b"], ["B-X"])) == "a\\x85b\tB-X\n\n"
 
 
-def test_a_seed_out_of_bounds_is_one_line(ade, model, book, topic_folder, teacher_folder, tmp_path):
+def test_a_seed_out_of_bounds_is_one_line(ade, trained, book, topic_folder, teacher_folder, tmp_path):
     out = tmp_path / "out"
     for seed in (99999999999999, -1):
         for words in (
             ("train", "--codebook", book, "--data", topic_folder, "--out", out),
             ("distill", "--teacher", teacher_folder, "--out", out),
-            ("export", model, "--out", out),
+            ("export", trained, "--out", out),
             ("run", "--out", out),
         ):
             status, printed, errors = ade(*words, "--seed", seed)
@@ -225,7 +242,7 @@ def test_version(ade):
     assert ade("--version") == (0, f"ade {__version__}\n", "")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_text(ade, model, tmp_path):
+def test_a_byte_order_mark_is_no_part_of_the_first_text(ade, trained, tmp_path):
     (tmp_path / "plain.txt").write_text("goal\n")
     (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfgoal\n")
-    assert ade("predict", model, tmp_path / "marked.txt") == ade("predict", model, tmp_path / "plain.txt")
+    assert ade("predict", trained, tmp_path / "marked.txt") == ade("predict", trained, tmp_path / "plain.txt")
