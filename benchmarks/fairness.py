@@ -1,12 +1,13 @@
 """A one-word request on `ade serve` while greedy clients send the largest requests that are allowed.
 
-The greedy clients are a process of their own, half of them with as many texts as a request may have, half with the
-longest texts. They ask again as soon as they have an answer, after the time of `Retry-After` where it is status 503.
+The greedy clients are a process of their own (`greedy.py`), half of them with as many texts as a request may have, half
+with the longest texts.
 """
 
 import asyncio
 import json
-import multiprocessing
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -20,12 +21,13 @@ import numpy as np
 from ade.progress import Report
 from ade.settings import ServiceSettings
 from benchmarks.accuracy import Places
+from benchmarks.greedy import read_answer, request_of
 from benchmarks.records import Run
 from benchmarks.service import made_model, served
 
 PAUSE = 0.02  # seconds between two words
 WARM = 2.0  # seconds before the first
-HEAD = "POST /predict HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
+ROOT = Path(__file__).parent.parent
 
 
 def run_fairness(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -48,12 +50,12 @@ async def words(address: str, seconds: float) -> dict[str, Any]:
     host, port = address.removeprefix("http://").rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     body = json.dumps({"texts": "bird"}).encode()
-    request = HEAD.format(host, len(body)).encode() + body
+    request = request_of(host, body)
     taken, refused, end = [], 0, time.perf_counter() + seconds
     while time.perf_counter() < end:
         began = time.perf_counter()
         writer.write(request)
-        status, _ = await _answer(reader)
+        status, _ = await read_answer(reader)
         taken.append(1000 * (time.perf_counter() - began))
         refused += status != 200
         await asyncio.sleep(PAUSE)
@@ -62,24 +64,24 @@ async def words(address: str, seconds: float) -> dict[str, Any]:
     return {"requests": len(taken), "refused": refused, **percentiles, "longest_ms": max(taken)}
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, float]:
-    """Status of an answer, and the seconds to wait before asking again."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    headers = dict(line.split(": ", 1) for line in head.splitlines()[1:] if ": " in line)
-    await reader.readexactly(int(headers["content-length"]))
-    return int(head.split()[1]), float(headers.get("retry-after", 0))
-
-
 @contextmanager
 def greedy(address: str, texts: Sequence[str], clients: int) -> Iterator[None]:
-    """So many greedy clients, in a process of their own."""
-    process = multiprocessing.get_context("spawn").Process(target=_crowd, args=(address, largest(texts), clients))
-    process.start()
-    try:
+    """So many greedy clients, in a process of their own; they have begun to ask."""
+    if not clients:
         yield
-    finally:
-        process.kill()
-        process.join()
+        return
+    command = [sys.executable, "-m", "benchmarks.greedy", address, str(clients)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write(b"\n".join(largest(texts)))
+            process.stdin.close()
+            if not process.stdout.readline():
+                raise RuntimeError("the greedy clients did not start")
+            yield
+        finally:
+            process.kill()
 
 
 def largest(texts: Sequence[str]) -> list[bytes]:
@@ -95,21 +97,3 @@ def largest(texts: Sequence[str]) -> list[bytes]:
             long.append(text[:chars])
         bodies.append(json.dumps({"texts": long}).encode())
     return bodies
-
-
-def _crowd(address: str, bodies: list[bytes], clients: int) -> None:
-    async def ask_all() -> None:
-        await asyncio.gather(*(_client(address, bodies[i % len(bodies)]) for i in range(clients)))
-
-    asyncio.run(ask_all())
-
-
-async def _client(address: str, body: bytes) -> None:
-    host, port = address.removeprefix("http://").rsplit(":", 1)
-    reader, writer = await asyncio.open_connection(host, int(port))
-    request = HEAD.format(host, len(body)).encode() + body
-    while True:
-        writer.write(request)
-        await writer.drain()
-        _, wait = await _answer(reader)
-        await asyncio.sleep(wait)

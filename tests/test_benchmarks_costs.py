@@ -61,7 +61,7 @@ def test_growth_is_measured_stage_by_stage(places, tmp_path, monkeypatch, mode):
 
 
 def test_load_on_the_service_is_measured(places, tmp_path):
-    run = service_run("ag_news", "deberta-v3-xsmall", (1, 6), 0.5, {**distillation_of(16), "rounds": 1})
+    run = service_run("ag_news", "deberta-v3-xsmall", (1, 6), 0.25, {**distillation_of(16), "rounds": 1})
     assert reproduce([run], places, tmp_path / "results") == []
     (record,) = records.load(tmp_path / "results")
     figures = record["figures"]
@@ -77,7 +77,8 @@ def test_load_on_the_service_is_measured(places, tmp_path):
     assert sections.service(Book([{**record, "key": runs_of("service")[0].key}])).count("\n") == 3
 
 
-def test_a_word_among_greedy_clients_is_measured(places, tmp_path):
+def test_a_word_among_greedy_clients_is_measured(places, tmp_path, monkeypatch):
+    monkeypatch.setattr(fairness, "WARM", 0.1)
     distillation = {**distillation_of(16), "rounds": 1}
     run = fairness_run("ag_news", "deberta-v3-xsmall", (0, 2), 0.5, distillation)
     assert reproduce([run], places, tmp_path / "results") == []

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +17,6 @@ from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN
 from ade.training.loop import fit_model
 from ade.training.schedule import fit_to_data, learning_rate, steps_of
 from ade.training.step import TrainStep
-from tests.conftest import PATIENT
 
 QUICK = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, token_dropout=0.2, lexicon=False, device="cpu")
 
@@ -219,41 +216,6 @@ def test_a_run_that_stops_improving_ends_early(codebook, topics, tmp_path, monke
     done = json.loads((tmp_path / "run" / DONE).read_text())
     assert done["steps"] == 3 * (1 + training.PATIENCE)  # a look every 3 of 60 steps
     assert done["dev_accuracy"] == 1.0
-
-
-def test_the_first_process_decides_for_all_when_to_stop(codebook, topics, tmp_path):
-    """Two processes that see dev metrics of their own, falling in the second one: both end, at the same weights."""
-    codebook.save(tmp_path / "book")
-    (tmp_path / "rows.json").write_text(json.dumps([list(topics.texts), topics.labels.tolist(), topics.names]))
-    script = tmp_path / "two.py"
-    script.write_text("""
-import hashlib, json, os, sys
-from pathlib import Path
-import numpy as np
-from ade import Codebook
-from ade.data.dataset import Dataset
-from ade.settings import TrainingSettings
-from ade.training import loop, tasks
-
-here, looks = Path(sys.argv[1]), iter(range(40))
-texts, labels, names = json.loads((here / "rows.json").read_text())
-topics = Dataset(texts, np.array(labels), tuple(names))
-
-def judged(model, texts):
-    wrong = np.arange(len(texts)) < 3 * next(looks) * int(os.environ["RANK"])
-    return np.eye(3)[(topics.labels + wrong) % 3]
-
-tasks.predict_logits = judged
-settings = TrainingSettings(steps=40, batch_size=16, device="cpu", learning_rate=5e-3)
-found = loop.fit_model(Codebook.load(here / "book"), topics, topics, settings, out=here / "run")
-weights = found.model.classifier.weight.detach().numpy().tobytes()
-(here / f"rank{os.environ['RANK']}").write_text(hashlib.sha256(weights).hexdigest())
-""")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run([*launch, script, tmp_path], capture_output=True, text=True, check=False, timeout=PATIENT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "rank0").read_text() == (tmp_path / "rank1").read_text()
-    assert json.loads((tmp_path / "run" / DONE).read_text())["steps"] == 40
 
 
 def test_of_equally_good_looks_the_last_is_kept(codebook, topics, monkeypatch):

@@ -1,4 +1,4 @@
-"""`accelerate launch` with two processes: the run of one process, written once, and resumed after a kill."""
+"""Two processes: the run of one process, written once, resumed after a kill, and ended by the first of them."""
 
 import json
 import subprocess
@@ -9,12 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ade.training.checkpoints import LAST, METRICS
+from ade.training.checkpoints import DONE, LAST, METRICS
 from tests.conftest import PATIENT
 
 # On a machine without GPUs, `--multi_gpu` starts as many processes as it is told to, which meet over gloo.
-LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
-LAUNCH += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+ACCELERATE = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 # `ade`, whose main process is killed right after its second checkpoint.
 KILLED = """
@@ -34,12 +35,40 @@ RunFolder.save = killed
 cli.main()
 """
 
+# Runs of `ade`, one after the other, as starting processes takes most of the time; what each prints goes to a file.
+# Then a run whose processes see validation metrics of their own, falling in the second one.
+RUNS = """
+import contextlib, hashlib, json, os, sys
+from pathlib import Path
+import numpy as np
+from ade import Codebook
+from ade.cli import main as cli
+from ade.data.dataset import Dataset
+from ade.settings import TrainingSettings
+from ade.training import loop, tasks
 
-@pytest.fixture
-def words(codebook, topic_folder, tmp_path):
-    codebook.save(tmp_path / "book")
-    given = ["train", "--codebook", tmp_path / "book", "--data", topic_folder, "--device", "cpu", "--json"]
-    return [str(word) for word in (*given, "--steps", 40, "--batch-size", 20)]
+here, rank = Path(sys.argv[1]), os.environ["RANK"]
+for words in json.loads((here / "runs.json").read_text()):
+    sys.argv = ["ade", *words]
+    with open(f"{words[-1]}.printed{rank}", "w") as file, contextlib.redirect_stdout(file):
+        try:
+            cli.main()
+        except SystemExit as ended:
+            assert not ended.code, ended.code
+
+texts, labels, names = json.loads((here / "rows.json").read_text())
+topics, validations = Dataset(texts, np.array(labels), tuple(names)), iter(range(40))
+
+def judged(model, texts):
+    wrong = np.arange(len(texts)) < 3 * next(validations) * int(rank)
+    return np.eye(3)[(topics.labels + wrong) % 3]
+
+tasks.predict_logits = judged
+settings = TrainingSettings(steps=40, batch_size=16, device="cpu", learning_rate=5e-3)
+found = loop.fit_model(Codebook.load(here / "book"), topics, topics, settings, out=here / "judged")
+weights = found.model.classifier.weight.detach().numpy().tobytes()
+(here / f"weights{rank}").write_text(hashlib.sha256(weights).hexdigest())
+"""
 
 
 def python(*words: object) -> subprocess.CompletedProcess:
@@ -47,40 +76,63 @@ def python(*words: object) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENT)
 
 
+def words_of(folder: Path, topic_folder: Path, name: str, *more: str) -> list[str]:
+    words = ["train", "--codebook", folder / "book", "--data", topic_folder, "--device", "cpu", "--json", *more]
+    return [str(word) for word in (*words, "--steps", 40, "--batch-size", 20, "--out", folder / name)]
+
+
+NO_DROPOUT = ("--dropout", "0", "--token-dropout", "0")
+
+
+@pytest.fixture(scope="module")
+def runs(codebook, topics, topic_folder, tmp_path_factory) -> Path:
+    """A folder with what two processes made: `cut` is killed and resumed, `whole` is not, `two` is without dropout."""
+    folder = tmp_path_factory.mktemp("processes")
+    codebook.save(folder / "book")
+    (folder / "killed.py").write_text(KILLED)
+    (folder / "runs.py").write_text(RUNS)
+    (folder / "rows.json").write_text(json.dumps([list(topics.texts), topics.labels.tolist(), topics.names]))
+
+    assert python(*TORCHRUN, folder / "killed.py", *words_of(folder, topic_folder, "cut")).returncode != 0
+    assert (folder / "cut" / LAST).exists()
+    wanted = (("cut", "--resume"), ("whole",), ("two", *NO_DROPOUT))
+    (folder / "runs.json").write_text(json.dumps([words_of(folder, topic_folder, *each) for each in wanted]))
+    done = python(*ACCELERATE, folder / "runs.py", folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder
+
+
 def steps_of(folder: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (folder / METRICS).read_text().splitlines()]
 
 
-def test_two_processes_train_the_model_of_one(words, tmp_path):
+def test_two_processes_train_the_model_of_one(ade, runs, topic_folder, tmp_path):
     """They share each batch; without dropout they end where one process ends, up to rounding."""
-    words += ["--dropout", "0", "--token-dropout", "0"]
-    results = []
-    for name, launch in (("one", []), ("two", LAUNCH)):
-        done = python(*launch, "-m", "ade", *words, "--out", tmp_path / name)
-        assert done.returncode == 0, done.stderr[-2000:]
-        results.append(json.loads(done.stdout))  # one object, however many processes there are
-        steps = steps_of(tmp_path / name)
+    (tmp_path / "book").symlink_to(runs / "book")
+    status, out, errors = ade(*words_of(tmp_path, topic_folder, "one", *NO_DROPOUT))
+    assert status == 0, errors
+    for folder in (tmp_path / "one", runs / "two"):
+        steps = steps_of(folder)
         assert steps == list(range(2, steps[-1] + 1, 2))  # written by one of them
-    one, two = results
+    one, two = json.loads(out), json.loads((runs / "two.printed0").read_text())  # one object each
+    assert (runs / "two.printed1").read_text() == ""  # however many processes there are
     assert one["test"] == two["test"]
     assert one["test"]["n"] == 100
 
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "one", runs / "two"))
     for name, tensor in one.items():
         if name != "pooler.bias":  # shifts every score alike: its gradient is rounding alone
             torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
     assert any(not torch.equal(tensor, two[name]) for name, tensor in one.items())  # really summed in another order
 
 
-def test_two_processes_go_on_after_a_kill(words, tmp_path):
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    assert python(*LAUNCH, script, *words, "--out", tmp_path / "cut").returncode != 0
-    assert (tmp_path / "cut" / LAST).exists()
-    for name, more in (("cut", ["--resume"]), ("whole", [])):
-        done = python(*LAUNCH, "-m", "ade", *words, "--out", tmp_path / name, *more)
-        assert done.returncode == 0, done.stderr[-2000:]
-
-    assert steps_of(tmp_path / "cut") == steps_of(tmp_path / "whole")
-    cut, whole = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("cut", "whole"))
+def test_two_processes_go_on_after_a_kill(runs):
+    assert steps_of(runs / "cut") == steps_of(runs / "whole")
+    cut, whole = ((runs / name / "model.safetensors").read_bytes() for name in ("cut", "whole"))
     assert cut == whole
+
+
+def test_the_first_process_decides_for_all_when_to_stop(runs):
+    """Validation metrics fall in the second process: both end, at the same weights."""
+    assert (runs / "weights0").read_text() == (runs / "weights1").read_text()
+    assert json.loads((runs / "judged" / DONE).read_text())["steps"] == 40
