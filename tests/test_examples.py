@@ -15,7 +15,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.ipynb"))
 FEWER = {
     r"anchors=\d+, rounds=\d+": "anchors=40, rounds=1",
     r'size="200kB", rounds=\d+': 'size="120kB", rounds=1',
-    r"steps(\"?[=:] ?)\d\d+": r"steps\g<1>8",
+    r"steps(\"?[=:] ?)\d\d+": r"steps\g<1>2",
     r"\b4000\b": "800",
     r"\b2000\b": "400",
     r"\b500\b": "200",
