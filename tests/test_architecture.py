@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ LAYERS = [
 ]
 
 
+@cache
 def modules() -> list[str]:
     paths = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
     return [".".join(path.parts) for path in paths if path.name not in ("__init__", "__main__")]
@@ -69,6 +71,7 @@ def layer_of(module: str) -> int:
     raise AssertionError(f"{module} has no place in the layers")
 
 
+@cache
 def imported_on_loading(module: str) -> set[str]:
     """Modules of ours that a module imports outside of functions and of `if TYPE_CHECKING`."""
     tree = ast.parse((PACKAGE / (module.replace(".", "/") + ".py")).read_text("utf8"))

@@ -1,15 +1,17 @@
 """What the README shows works: its Python runs, its commands exist; the map of the files and all numbers are true."""
 
+import csv
 import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENT
+from ade.data.loading import load_dataset
 from tests.test_architecture import imported_on_loading, modules
 
 ROOT = Path(__file__).parent.parent
@@ -23,19 +25,29 @@ CHAINS = {
 }
 
 
-def test_the_python_runs(tmp_path):
+def test_the_python_runs(tmp_path, monkeypatch, capsys):
+    """On some of the glosses, in a file: all of them take a minute."""
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     assert code.strip().count("\n") <= 7
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    labels, totals, label = done.stdout.splitlines()
-    assert "animal" in labels
+    glosses = load_dataset("wordnet")
+    with open(tmp_path / "glosses.csv", "w", newline="", encoding="utf8") as file:
+        some = range(0, len(glosses), 20)
+        csv.writer(file).writerows([("text", "label"), *((glosses.texts[i], glosses.labels[i]) for i in some)])
+    code = code.replace('"wordnet", steps=200', '"glosses.csv", steps=60, learning_rate=2e-3')
+    assert "glosses.csv" in code
+
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    printed = capsys.readouterr()
+    labels, totals, label = printed.out.splitlines()
+    animal = str(glosses.names.index("animal"))
+    assert animal in labels
     assert len(totals.split(",")) == len(["<s>", "a", "wading", "bird", "with", "long", "legs"])
-    assert label == "animal"
-    assert done.stderr == ""
+    assert label == animal
+    assert printed.err == ""
 
 
-def test_the_commands_from_a_csv_to_predictions_run_as_printed(tmp_path):
+def test_the_commands_from_a_csv_to_predictions_run_as_printed(ade, tmp_path, monkeypatch):
     rows = [("battery is great, really good", "good"), ("poor battery, bad and slow", "bad")] * 40
     for name in ("reviews.csv", "test.csv"):
         lines = (f'"{i} {text}",{label}\n' for i, (text, label) in enumerate(rows))
@@ -43,15 +55,15 @@ def test_the_commands_from_a_csv_to_predictions_run_as_printed(tmp_path):
     (tmp_path / "new_texts.txt").write_text("great battery\nbad and slow\n")
     shown = re.search(r"## From a CSV to predictions\n\n```\n(.*?)```", README, re.DOTALL)[1].splitlines()
     commands = [shlex.split(line, comments=True) for line in shown]
+    assert {words[0] for words in commands} == {"ade"}
     assert [words[1] for words in commands] == ["train", "predict", "predict", "evaluate", "inspect", "serve"]
 
+    monkeypatch.chdir(tmp_path)
     printed = []
     for words in commands[:-1]:  # tests/service starts the service
-        done = subprocess.run(
-            [sys.executable, "-m", *words], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=PATIENT
-        )
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout)
+        status, out, errors = ade(*words[1:])
+        assert status == 0, errors
+        printed.append(out)
     assert [line.split("\t")[0] for line in printed[1].splitlines()] == ["good", "bad"]
 
 
@@ -81,6 +93,7 @@ def test_the_commands_exist(verb, ade):
     assert "--json" in out
 
 
+@cache
 def longest_chain(module: str) -> list[str]:
     """The longest chain of imports between our modules that starts with this one."""
     others = sorted(imported_on_loading(module) & set(modules()) - {module})
