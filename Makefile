@@ -22,12 +22,13 @@ $(STAMP): $(RUNNING)
 run: $(RUNNING)
 	$(BIN)/ade run
 
-# Three workers also on two cores: some tests wait for processes that they start.
+# Three workers also on two cores: some tests wait for processes that they start. A file goes to one worker, so that what
+# its tests share is made once; tests/conftest.py puts the files that take longest first.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The oldest supported releases (.ci/oldest.py) of what training needs, laid over this environment: all but torch, whose old builds
 # for CPUs few indexes have. tests/test_install.py takes those of what prediction needs, where .ci/run says so.
@@ -42,7 +43,7 @@ $(OLDEST): $(STAMP) .ci/oldest.py
 OLDEST_TESTS := tests/integrations/test_hugging_face.py tests/test_model.py tests/test_tagger.py \
     tests/training/test_problems.py tests/compression/test_quantizer.py tests/compression/test_folder.py
 test-oldest: $(OLDEST)
-	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 $(OLDEST_TESTS)
+	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 --dist loadfile $(OLDEST_TESTS)
 
 # The same with the oldest torch, in an environment of its own: several GB.
 test-oldest-torch: $(STAMP)
@@ -50,7 +51,7 @@ test-oldest-torch: $(STAMP)
 	$(BIN)/python .ci/oldest.py train onnx demo > build/oldest-torch.txt
 	build/oldest-torch/bin/python -m pip install --quiet --disable-pip-version-check -r build/oldest-torch.txt \
 	    pytest pytest-xdist hypothesis httpx
-	PYTHONPATH=. build/oldest-torch/bin/python -m pytest -n 2 $(OLDEST_TESTS)
+	PYTHONPATH=. build/oldest-torch/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS)
 
 # The files of a release, built and checked; and known vulnerabilities of the pinned dependencies (asks the network).
 RELEASE := build/release
