@@ -30,9 +30,22 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
 torch.set_num_threads(1)  # several workers share the cores
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # which need not compile the package, each of them again
 os.environ["ADE_PROGRESS"] = "0"  # no lines of progress among the errors that tests read
 settings.register_profile("ade", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("ade")
+
+
+# Files of tests that take longest. They start first: where a worker takes a whole file, none is left alone with one.
+LONGEST = (
+    "test_ray_data.py", "test_examples.py", "test_install.py", "test_processes.py", "test_benchmarks_scale.py",
+    "test_readme.py", "test_benchmarks_compress.py", "test_benchmarks.py", "test_page.py", "test_main.py",
+    "test_problems.py", "test_folder.py", "test_quantizer.py", "test_loop.py", "test_scikit_learn.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @pytest.hookimpl(tryfirst=True)
