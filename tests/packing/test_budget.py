@@ -210,7 +210,7 @@ def test_other_packed_pairs_may_be_loaded_into_a_model():
 def test_training_on_a_packed_codebook_gives_a_packed_model(teacher, topics, tmp_path):
     codebook = distill(teacher, DistillationSettings(anchors=10, pairs=3))
     small = replace(codebook, packing=Packing())
-    settings = TrainingSettings(steps=400, batch_size=32, learning_rate=5e-3, lexicon=False)
+    settings = TrainingSettings(steps=250, batch_size=32, learning_rate=1e-2, lexicon=False)
     shape = Architecture(heads=2)
     plain = fit_model(codebook, topics, settings=settings, architecture=shape, out=tmp_path / "plain")
     packed = fit_model(small, topics, settings=settings, architecture=shape, out=tmp_path / "packed")

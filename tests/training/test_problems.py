@@ -24,7 +24,7 @@ from ade.training.loop import fit_model
 from tests.conftest import WORDS, ragged_codebook, topic_texts
 from tests.test_paper import small_model
 
-QUICK = replace(STRONG, steps=500, batch_size=16, learning_rate=5e-3, token_dropout=0.1, device="cpu")
+QUICK = replace(STRONG, steps=200, batch_size=16, learning_rate=1e-2, token_dropout=0.1, device="cpu")
 SHAPE = Architecture(attend="tokens", heads=2)
 
 
@@ -108,7 +108,7 @@ def test_large_numbers_stay_numbers(bits, codebook, tmp_path):
     far = replace(data, labels=1e7 + 1e5 * (data.labels - 1000))
     book = replace(codebook, packing=Packing() if bits else None)
     shape = replace(SHAPE, layer_bits=bits or 8)
-    made = fit_model(book, far, settings=replace(QUICK, steps=150), architecture=shape)
+    made = fit_model(book, far, settings=replace(QUICK, steps=100), architecture=shape)
     assert evaluate(made, far).r2 > 0.3
     made.save(tmp_path / "model")
     assert np.allclose(Runtime.load(tmp_path / "model").predict(far.texts), made.predict(far.texts), rtol=1e-4)

@@ -130,8 +130,8 @@ def test_an_ade_model_can_teach(codebook, topics, tmp_path, ade, topic_folder):
     """From the command line: train one, learn from it, with texts that have no label."""
     (tmp_path / "more.txt").write_text("the rocket and the comet\n\nprofit of the bank\n")
     codebook.save(tmp_path / "codebook")
-    common = ["train", "--codebook", tmp_path / "codebook", "--data", topic_folder, "--steps", 300, "--batch-size", 16]
-    common += ["--learning-rate", "5e-3", "--json", "--device", "cpu"]
+    common = ["train", "--codebook", tmp_path / "codebook", "--data", topic_folder, "--steps", 100, "--batch-size", 16]
+    common += ["--learning-rate", "0.02", "--json", "--device", "cpu"]
     assert ade(*common, "--out", tmp_path / "first")[0] == 0
     lesson = ["--distill-from", tmp_path / "first", "--unlabelled", tmp_path / "more.txt", "--variants", 1]
     status, out, err = ade(*common, "--out", tmp_path / "second", *lesson)
