@@ -25,6 +25,7 @@ ANSWERED = 2048  # texts answered between two notes of how far it got
 BATCH = 32  # texts of similar length that the teacher reads at a time
 VECTORS, DONE = "vectors.npy", "done.json"
 ROTATED = 65_536  # vectors rotated at a time
+COMMON = 0.5  # of the squared length of unit vectors: where their mean has more, it is taken off them
 
 
 class SentenceTeacher:
@@ -122,8 +123,10 @@ def _note(folder: Path, done: int) -> None:
 def rotated(vectors: np.ndarray, dim: int) -> np.ndarray:
     """Rotate vectors (n, D) so that their first dimensions carry the most, and keep `dim`; (n, dim) float16.
 
-    Cosines of whole vectors stay as they are, and vectors can be truncated to fewer dimensions.
+    Cosines of whole vectors stay as they are, and vectors can be truncated to fewer dimensions. Where most of every
+    vector is the same, as in e5, that is taken off first: it tells no text from another.
     """
+    vectors = _without_common(vectors)
     moment = np.zeros((vectors.shape[1], vectors.shape[1]))
     for start in range(0, len(vectors), ROTATED):
         part = vectors[start : start + ROTATED].astype(np.float32)
@@ -136,3 +139,15 @@ def rotated(vectors: np.ndarray, dim: int) -> np.ndarray:
     for start in range(0, len(vectors), ROTATED):
         turned.add((vectors[start : start + ROTATED].astype(np.float32) @ basis).astype(np.float16).ravel())
     return turned.array().reshape(len(vectors), dim)
+
+
+def _without_common(vectors: np.ndarray) -> np.ndarray:
+    """Unit vectors (n, D) less their mean, of length 1 again, where the mean is most of them; else as they are."""
+    starts = range(0, len(vectors), ROTATED)
+    mean = sum(vectors[start : start + ROTATED].astype(np.float32).sum(0) for start in starts) / max(1, len(vectors))
+    if np.square(mean).sum() <= COMMON:
+        return vectors
+    centred = SpilledArray(np.float16)
+    for start in starts:
+        centred.add(unit(vectors[start : start + ROTATED].astype(np.float32) - mean).astype(np.float16).ravel())
+    return centred.array().reshape(vectors.shape)
