@@ -91,9 +91,17 @@ def main() -> None:
         status = _fail(f"{error.format_message()} (see '{verb} --help')")
 
     if status == INTERRUPTED:
-        resumable = sys.argv[1:2] in (["train"], ["distill-encoder"])
-        _fail("interrupted; use --resume to continue" if resumable else "interrupted")
+        _fail("; ".join(filter(None, ("interrupted", _how_to_continue(sys.argv[1:])))))
     sys.exit(status or 0)
+
+
+def _how_to_continue(words: list[str]) -> str:
+    """What an interrupted command can be continued with; empty where it starts anew."""
+    if words[:1] in (["train"], ["distill-encoder"]):
+        return "use --resume to continue"
+    if words[:1] == ["compress"] and any(word.startswith("--tune") for word in words):
+        return "the same command continues the tuning"
+    return ""
 
 
 def _fail(message: str, prefix: str = "ade: ") -> int:

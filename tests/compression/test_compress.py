@@ -217,3 +217,14 @@ def test_a_model_in_float16_is_computed_with_in_float32_and_stays_in_float16(enc
     assert after["embeddings.word_embeddings.table.exact"].dtype == torch.float16
     kept = [name for name in before if "word_embeddings" not in name]
     assert all(torch.equal(before[name], after[name]) for name in kept)
+
+
+@pytest.mark.parametrize(
+    ("more", "hint"), [(["--tune", "texts.txt"], "; the same command continues the tuning"), ([], "")]
+)
+def test_an_interrupted_command_says_how_it_continues(more, hint, ade, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compress_module, "compress", interrupted)
+    assert ade("compress", "model", "--out", tmp_path / "out", *more) == (130, "", f"ade: interrupted{hint}\n")
