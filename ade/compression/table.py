@@ -138,11 +138,24 @@ class PackedTable(nn.Module):
 
     def _block_products(self, flat: Tensor) -> Tensor:
         found, rotated = self._products_without_codes(flat)
-        for start in range(self.shape.exact, self.shape.rows, BLOCK):
-            end = min(start + BLOCK, self.shape.rows)
-            coded = torch.arange(start, end, device=flat.device) - self.shape.exact
-            found[:, start:end] += rotated @ self.coefficients(coded).T
+        coded = found[:, self.shape.exact :]
+        for start in range(0, coded.shape[1], BLOCK):
+            end = min(start + BLOCK, coded.shape[1])
+            coded[:, start:end] += rotated @ self._block_coefficients(start, end).T
         return found
+
+    def _block_coefficients(self, start: int, end: int) -> Tensor:
+        """Return the sums of codes of neighbouring places among the coded rows: (end - start, d)."""
+        total = torch.zeros(end - start, self.shape.dim, device=self.mean.device)
+        for number, stage in enumerate(self.shape.stages):
+            rows = min(stage.rows, end) - start  # that have this stage: the first of the block
+            if rows <= 0:
+                break
+            book = self.book(number)
+            codes = self.get_buffer(f"codes_{number}")[:, start : start + rows].T.long()  # (rows, pieces)
+            entries = codes + ENTRIES * torch.arange(len(book), device=codes.device)
+            total[:rows] += F.embedding(entries, book.flatten(0, 1)).flatten(1)
+        return total
 
     def _products_without_codes(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return the products with whole rows and with the mean (n, V), and the vectors to multiply codes by (n, d).
@@ -161,7 +174,10 @@ class PackedTable(nn.Module):
         for number, stage in enumerate(self.shape.stages):
             pieces = rotated.unflatten(1, (-1, stage.width)).transpose(0, 1)  # (pieces, n, width)
             products = pieces @ self.book(number).transpose(1, 2)  # (pieces, n, ENTRIES)
-            sums = found[:, self.shape.exact : self.shape.exact + stage.rows]
-            for product, codes in zip(products, self.get_buffer(f"codes_{number}"), strict=True):
-                sums += product.index_select(1, codes.int())
+            codes, size = self.get_buffer(f"codes_{number}"), BLOCK if flat.device.type == "cpu" else stage.rows
+            for start in range(0, stage.rows, size):  # blocks that stay in the cache of a CPU
+                index = codes[:, start : start + size].long()  # (pieces, rows)
+                place = slice(self.shape.exact + start, self.shape.exact + start + index.shape[1])
+                for vector in range(len(flat)):
+                    found[vector, place] += products[:, vector].gather(1, index).sum(0)
         return found
