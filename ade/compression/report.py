@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from ade.progress import Report, silent
 TEXTS = 50  # held-back texts of a file or language
 MAX_TOKENS = 128
 BATCH = 16
+SCORED = 128  # tokens of a decoder whose logits are computed at a time
 SAMPLED = 8  # languages sampled where there is no text
 WORDS = 12  # of a sampled text
 
@@ -104,12 +105,28 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 def _likelihoods(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     """Log-likelihoods of all tokens but the first of each text: (n,)."""
-    found = []
-    for row, real in zip(ids, mask, strict=True):  # one at a time: logits of a large vocabulary take the memory
-        tokens = row[real][None]
-        scores = model(input_ids=tokens).logits[0, :-1].float().log_softmax(1)
-        found.append(scores.gather(1, tokens[0, 1:, None])[:, 0])
+    lengths = mask.sum(1).tolist()
+    found: list[Tensor] = [torch.empty(0)] * len(lengths)
+    for some in _groups(lengths):
+        length = max(lengths[row] for row in some)
+        tokens, real = ids[some, :length], mask[some, :length]
+        scores = model(input_ids=tokens, attention_mask=real.long()).logits[:, :-1].float().log_softmax(2)
+        likely = scores.gather(2, tokens[:, 1:, None])[..., 0]  # (B, L - 1)
+        for row, own in zip(some, likely, strict=True):
+            found[row] = own[: lengths[row] - 1]
     return torch.cat(found)
+
+
+def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield rows of alike length, as many at a time as the logits of a large vocabulary have room for."""
+    group: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        if group and (len(group) + 1) * lengths[row] > SCORED:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
 
 
 def sampled_texts(languages: Mapping[str, Mapping[str, float]], seed: int = 0) -> dict[str, list[str]]:

@@ -131,6 +131,17 @@ def test_tuning_brings_the_outputs_closer(encoder, corpus, tmp_path):
     assert tuned.mean_loss < plain.mean_loss
 
 
+def test_likelihoods_do_not_depend_on_what_is_measured_together(decoder, monkeypatch):
+    model, tokenizer = load_model(decoder)
+    some = [" ".join(WORDS[start : start + length]) for start, length in ((3, 1), (40, 30), (9, 4), (5, 12), (7, 2))]
+    together = outputs_of(model, tokenizer, {"some": some})["some"]
+    alone = torch.cat([outputs_of(model, tokenizer, {"one": [text]})["one"] for text in some])
+    assert torch.allclose(together, alone, atol=1e-5)
+    assert len(together) == sum(len(ids) - 1 for ids in token_ids(tokenizer, some))
+    monkeypatch.setattr("ade.compression.report.SCORED", 1)
+    assert torch.allclose(outputs_of(model, tokenizer, {"some": some})["some"], alone, atol=1e-5)
+
+
 def test_what_the_loss_is_measured_on_is_not_tuned_on(encoder, corpus, tmp_path, monkeypatch):
     seen = {}
 
