@@ -62,9 +62,9 @@ def test_an_encoder_is_distilled_on_it_and_the_table_is_coded_once(teacher, tmp_
     teacher.tokenizer.save(str(tmp_path / "table" / "tokenizer.json"))
 
     def encode(texts):
-        return np.array([[text.count(str(digit)) + 1 for digit in range(6)] for text in texts], np.float32)
+        return np.array([[text.count(str(digit)) - 1.7 for digit in range(6)] for text in texts], np.float32)
 
-    settings = EncoderSettings(size="60kB", steps=60, batch_size=16, learning_rate=0.01, device="cpu")
+    settings = EncoderSettings(size="60kB", steps=150, batch_size=16, learning_rate=0.01, device="cpu")
     stages = []
 
     def distil(out, **more):
@@ -78,7 +78,7 @@ def test_an_encoder_is_distilled_on_it_and_the_table_is_coded_once(teacher, tmp_
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "one").iterdir()}
     counted = ("model.safetensors", "tokenizer.packed.xz", "tokenizer_config.json", "config.json")
     assert sum(sizes.get(name, 0) for name in counted) <= 60_000
-    assert made.model.config.about["dev"]["cosine"] > 0.9
+    assert made.model.config.about["dev"]["cosine"] > 0.7
     assert np.allclose(Encoder.load(tmp_path / "one").encode(TEXTS[:9]), made.encode(TEXTS[:9]), atol=2e-6)
 
     assert "code" in stages
