@@ -18,7 +18,7 @@ from ade.data.tag_tokens import encode_sentences
 from ade.data.tokenize import CHUNK, truncating
 from ade.data.tokenizer_file import read_tokenizer
 from ade.devices import resolve_device
-from ade.embedding import PackedEmbedding, TensorCache
+from ade.embedding import TensorCache
 from ade.errors import InputError, first_line
 from ade.explanation import TokenContributions
 from ade.files import MARKER, kind_of, model_folder, new_folder, reading_model
@@ -255,7 +255,6 @@ def load_model(kind: type[Kind], source: str | Path, device: str) -> tuple[Kind,
 
     with reading_model(path):
         check_finite(model.arrays())
-        if isinstance(model.base_model.embedding, PackedEmbedding):
-            model.base_model.embedding.starts()  # raises for damaged arrays
+        model.base_model.embedding.check()
 
     return model.to(resolve_device(device)), read_tokenizer(path, model.config.vocab_size)

@@ -1,7 +1,8 @@
 """A coded table in the place of a codebook, for tables of very many rows: books and short codes instead of pairs.
 
 A dictionary of another kind: its entries are pieces of vectors rather than whole anchors, so tokens cannot be expanded
-into anchors, and attention runs over tokens. It takes a minute where pairs of 250,000 rows would take half an hour.
+into anchors, and attention runs over tokens. For 250,000 rows it takes a minute or two, where pairs would take half an
+hour.
 """
 
 from collections.abc import Mapping
@@ -46,6 +47,10 @@ class CodedDictionary(Dictionary):
         assert isinstance(self.coded, TrainableTable)
         table = self.coded.packed()
         return table.shape.to_dict(), {f"coded.{name}": array.numpy() for name, array in table.state_dict().items()}
+
+    def check(self) -> None:
+        """Raise `InputError` where stored arrays do not fit each other."""
+        self.coded.check_depths()
 
     def compose(self, ids: Tensor) -> Tensor:
         """Return the rows of tokens (n,): (n, d)."""

@@ -88,6 +88,9 @@ class Dictionary(nn.Module, ABC):
         Tokens with fewer pairs are padded with weight 0.
         """
 
+    def check(self) -> None:
+        """Raise `InputError` where stored arrays do not fit each other."""
+
     def choose_trained(self, anchors: bool, weights: bool) -> None:
         """Choose what is trained; nothing is in a dictionary that is packed."""
 
@@ -169,6 +172,9 @@ class AnchorEmbedding(Dictionary):
         self.indices.copy_(codebook.indices)
         self.counts.copy_(codebook.counts)
 
+    def check(self) -> None:
+        """Raise `InputError` where stored arrays do not fit each other."""
+
     def choose_trained(self, anchors: bool, weights: bool) -> None:
         """Choose what is trained."""
         self.anchors.requires_grad_(anchors)
@@ -228,6 +234,10 @@ class PackedEmbedding(Dictionary):
     def arrays(self) -> dict[str, Any]:
         """Return the packed arrays by name."""
         return {name: getattr(self, name) for name in self.shape.arrays()}
+
+    def check(self) -> None:
+        """Raise `InputError` where stored arrays do not fit each other."""
+        self.starts()
 
     def starts(self) -> Tensor:
         """Return where each block of tokens starts in the packed streams; raises `InputError` for damaged arrays."""

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 import ade
@@ -23,6 +24,7 @@ from tests.compression.test_table import random_table
 from tests.conftest import word_tokenizer
 
 TEXTS = ["w1 w2 w3", "w4", "", "w5 w5 w1 w9 w2 w7", "w3 " * 300]
+DEPTHS = "ade.embedding.coded.depths"
 SHAPE = TableShape(14, 16, 2, (Stage(8, 12), Stage(4, 9, shared=True), Stage(2, 4)))
 
 
@@ -124,3 +126,19 @@ def test_the_card_speaks_of_coded_rows(tmp_path):
     assert "14 coded rows of width 16" in card
     assert "anchor" not in card.split("How to use")[0]
     assert ade.load(tmp_path / "encoder").encode("w1").shape == (24,)
+
+
+def test_damaged_arrays_and_books_in_training_are_refused(tmp_path):
+    encoder = coded_encoder()
+    encoder.save(tmp_path / "encoder")
+    file = tmp_path / "encoder" / "model.safetensors"
+    arrays = load_file(file)
+    save_file({**arrays, DEPTHS: torch.zeros_like(arrays[DEPTHS])}, file, {"format": "pt"})
+    for kind in (RuntimeEncoder, SentenceEncoder):
+        with pytest.raises(InputError, match="damaged"):
+            kind.load(tmp_path / "encoder", "cpu")
+
+    encoder.model.save_pretrained(tmp_path / "training")  # books as parameters, beside the bytes they started from
+    encoder.tokenizer.save(str(tmp_path / "training" / "tokenizer.json"))
+    with pytest.raises(InputError, match="not packed"):
+        RuntimeEncoder.load(tmp_path / "training")

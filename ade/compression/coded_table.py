@@ -45,7 +45,7 @@ class CodedTable:
         """Write the files into an existing folder."""
         arrays = {name: array.contiguous() for name, array in self.table.state_dict().items()}
         save_file(arrays, folder / ARRAYS)
-        about = {**self.table.shape.to_dict(), "exact_dtype": type_name(self.table.exact.dtype), **self.about}
+        about = {**self.about, **self.table.shape.to_dict(), "exact_dtype": type_name(self.table.exact.dtype)}
         (folder / SHAPE).write_text(json.dumps(about, indent=2) + "\n", "utf8")
         self.tokenizer.save(str(folder / TOKENIZER))
 
@@ -55,9 +55,14 @@ class CodedTable:
         folder = Path(folder)
         try:
             about = json.loads((folder / SHAPE).read_text("utf8"))
-            dtype, shape = getattr(torch, about.pop("exact_dtype")), TableShape.from_dict(about)
-            packed = PackedTable(shape, dtype)
-            packed.load_state_dict(load_file(folder / ARRAYS))
+            shape, kind = TableShape.from_dict(about), str(about.pop("exact_dtype"))
+            arrays = load_file(folder / ARRAYS)
+            wanted = {name: (size, getattr(torch, of)) for name, (size, of) in shape.arrays(kind).items()}
+            if {name: (tuple(array.shape), array.dtype) for name, array in arrays.items()} != wanted:
+                raise InputError(f"{folder}: the arrays are not those of the shape; the table is damaged")
+            packed = PackedTable(shape, wanted["exact"][1])
+            packed.load_state_dict(arrays)
+            packed.check_depths()
             rest = {name: value for name, value in about.items() if name not in shape.to_dict()}
             return cls(packed, Tokenizer.from_file(str(folder / TOKENIZER)), rest)
         except InputError:

@@ -83,6 +83,8 @@ def compress(
         texts = _read_corpus(corpus)
         held_back = {text for some in texts.held_back.values() for text in some}
         tuning = [text for file in tune_on for text in _some(file) if text not in held_back]
+        if tune_on and not tuning:
+            raise InputError("--tune: all texts are held back to measure the loss; give other or more text")
         job = _Job(folder, settings, texts, tuning, languages, report)
         model, table, found = job.run()
         save_compressed(model, folder, draft)

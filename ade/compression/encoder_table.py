@@ -10,7 +10,7 @@ from ade.errors import InputError
 from ade.packing.coded import ENTRIES
 from ade.packing.compact_tokenizer import compact
 from ade.packing.prune_vocabulary import pruned
-from ade.packing.whole_folder import MIN_COUNTS, MOST_TEXTS, Division, divide_encoder
+from ade.packing.whole_folder import MIN_COUNTS, MOST_TEXTS, Division, divide_encoder, evenly
 from ade.progress import Report, silent
 from ade.teachers import Teacher
 
@@ -27,7 +27,7 @@ def code_for_encoder(
 
     Arguments as for `distill_for_encoder`; the numbers of the tokens are those of the returned tokenizer.
     """
-    known, dim = texts[:MOST_TEXTS], teacher.table.shape[1]
+    known, dim = evenly(texts, MOST_TEXTS), teacher.table.shape[1]
     for min_count in (0, *MIN_COUNTS):
         small, _ = compact(pruned(teacher, known, min_count) if min_count else teacher, known)
         enough = int(BITS / 8 * small.table.numel()) + dim * (BOOKS * ENTRIES + dim)

@@ -3,8 +3,8 @@
     row = mean + (book_1[codes_1] + book_2[codes_2] + ...) @ rotation
 
 A stage cuts the rotated row into pieces of `width` numbers and keeps, for each, the index of an entry of a book. The
-first stages have few bits a weight and every row has them; later ones refine what is left of the rows that are used
-most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them.
+first stages have few bits a weight and nearly all rows have them; later ones refine what is left of the rows that are
+used most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them.
 """
 
 from collections.abc import Mapping
@@ -58,11 +58,16 @@ class TableShape:
     def check(self) -> None:
         """Raise InputError unless the numbers fit each other."""
         numbers = (self.rows, self.dim, self.exact, *(n for stage in self.stages for n in (stage.width, stage.rows)))
-        fits = all(isinstance(number, int) and number >= 0 for number in numbers) and self.dim > 0
-        fits = fits and self.exact <= self.rows and all(s.width > 0 and self.dim % s.width == 0 for s in self.stages)
-        counts = [self.rows - self.exact, *(stage.rows for stage in self.stages)]
-        if not fits or any(after > before for before, after in pairwise(counts)):
+        whole = all(type(number) is int and number >= 0 for number in numbers) and len(self.stages) < WHOLE
+        if not whole or not self._fits():
             raise InputError(f"a packed table of {self.rows} x {self.dim} cannot have the stages {self.stages}")
+
+    def _fits(self) -> bool:
+        if self.dim < 1 or self.exact > self.rows:
+            return False
+        counts = [self.rows - self.exact, *(stage.rows for stage in self.stages)]
+        fewer = all(before >= after > 0 for before, after in pairwise(counts))
+        return fewer and all(stage.width > 0 and self.dim % stage.width == 0 for stage in self.stages)
 
     def arrays(self, exact: str = "float16") -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and type of every stored array; whole rows have the type `exact`."""
@@ -92,9 +97,11 @@ class CodedRows:
         """Take the shape as JSON has it and the arrays by name; raises InputError unless they fit each other."""
         self.shape = TableShape.from_dict(given)
         self.vocabulary, self.dim = self.shape.rows, self.shape.dim
-        for name, (size, _) in self.shape.arrays().items():
-            if name not in arrays or arrays[name].shape != size:
-                raise InputError(f"a packed table whose array {name} does not have the shape {size}: damaged")
+        for name, (size, kind) in self.shape.arrays().items():
+            array = arrays.get(name)
+            alike = array is not None and (array.dtype == kind or array.dtype.kind == np.dtype(kind).kind == "f")
+            if array is None or array.shape != size or not alike:
+                raise InputError(f"a packed table whose array {name} is not {kind} of the shape {size}: damaged")
 
         depths = np.stack([arrays["depths"] & 15, arrays["depths"] >> 4], 1).ravel()[: self.vocabulary]
         counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.shape.stages))]

@@ -82,6 +82,8 @@ def stored_rows(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> P
     """What a model has its tokens' rows from: pairs, or a coded table; arguments as of `stored_pairs`."""
     if not config.get("coded"):
         return stored_pairs(config, state)
+    if not config.get("packed"):
+        raise InputError("its coded table is not packed: the books are those of training; save the encoder with `save`")
     prefix = f"{EMBEDDING_PREFIX}coded."
     arrays = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
     return CodedRows(config["coded"], arrays)

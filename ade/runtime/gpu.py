@@ -43,11 +43,13 @@ class _Recorded(NamedTuple):
 
 def unsupported(tables: Tables) -> str | None:
     """Why the kernels cannot run a model; None where they can."""
+    if tables.norm is not None:
+        return "its table is coded"
     options, gated = tables.options, tables.options.gated
     head_width, max_pairs = tables.dim // options.heads, tables.pairs.max_pairs
     elements = bucketed(options.max_tokens) * (max_pairs if options.expanded else 1)
     pooled = 2 * elements * max(16, 2 * tables.labels)  # one program pools a text
-    table_bytes = 4 * tables.pairs.vocabulary * tables.columns.projected
+    table_bytes = 4 * tables.vocabulary * tables.columns.projected
 
     requirements = [
         (options.sat, "it has no attention layer"),

@@ -26,7 +26,7 @@ from ade.settings import DistillationSettings
 from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
 
 Kept = TypeVar("Kept", Codebook, CodedTable)
-FORMAT = 1  # of cached codebooks; a higher number makes them anew
+FORMAT = 2  # of cached codebooks; a higher number makes them anew
 
 
 def codebook_for(

@@ -123,8 +123,8 @@ def _note(folder: Path, done: int) -> None:
 def rotated(vectors: np.ndarray, dim: int) -> np.ndarray:
     """Rotate vectors (n, D) so that their first dimensions carry the most, and keep `dim`; (n, dim) float16.
 
-    Cosines of whole vectors stay as they are, and vectors can be truncated to fewer dimensions. Where most of every
-    vector is the same, as in e5, that is taken off first: it tells no text from another.
+    Rotating changes no cosine, and vectors can be truncated to fewer dimensions. Where most of every vector is the
+    same, as in e5, that is taken off first, as it tells no text from another; cosines then differ more.
     """
     vectors = _without_common(vectors)
     moment = np.zeros((vectors.shape[1], vectors.shape[1]))

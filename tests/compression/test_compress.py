@@ -131,6 +131,13 @@ def test_tuning_brings_the_outputs_closer(encoder, corpus, tmp_path):
     assert tuned.mean_loss < plain.mean_loss
 
 
+def test_tuning_without_text_because_all_texts_are_held_back_is_refused(encoder, tmp_path):
+    (tmp_path / "one.txt").write_text("word1 word2\n" * 30, "utf8")
+    settings = ade.CompressionSettings(size="22kB")
+    with pytest.raises(InputError, match="held back"):
+        ade.compress(encoder, tmp_path / "out", settings, [tmp_path / "one.txt"], tune_on=[tmp_path / "one.txt"])
+
+
 def test_likelihoods_do_not_depend_on_what_is_measured_together(decoder, monkeypatch):
     model, tokenizer = load_model(decoder)
     some = [" ".join(WORDS[start : start + length]) for start, length in ((3, 1), (40, 30), (9, 4), (5, 12), (7, 2))]

@@ -43,6 +43,14 @@ def test_a_large_size_keeps_every_token_and_is_used(teacher):
     assert cosines(WORDS[:300]).mean() > cosines(WORDS[2000:]).mean() + 0.005
 
 
+def test_texts_of_languages_that_stand_together_all_count(teacher, monkeypatch):
+    other = [text.replace("w", "w2") for text in TEXTS]  # w20 to w2299
+    monkeypatch.setattr(encoder_table, "MOST_TEXTS", 40)
+    made, _ = code_for_encoder(teacher, TEXTS + other, 36_500, 8)
+    for text in (TEXTS[0], other[0]):
+        assert "[UNK]" not in made.tokenizer.encode(text).tokens
+
+
 def test_a_small_size_drops_tokens_that_the_texts_lack(teacher):
     made, _ = code_for_encoder(teacher, TEXTS, 36_500, 8)
     assert 300 <= made.table.shape.rows < 1000

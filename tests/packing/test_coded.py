@@ -38,3 +38,25 @@ def test_depths_that_do_not_fit_the_shape_are_refused():
     arrays = arrays_of(random_table(SMALL))
     with pytest.raises(InputError, match="damaged"):
         CodedRows(SMALL.to_dict(), {**arrays, "depths": arrays["depths"] * 0})
+
+
+def test_arrays_of_another_type_are_refused():
+    arrays = arrays_of(random_table(SMALL))
+    for name, kind in (("codes_0", np.float32), ("codes_0", np.int32), ("book_1", np.float32), ("mean", np.int64)):
+        with pytest.raises(InputError, match=name):  # float codes could not be used as indices
+            CodedRows(SMALL.to_dict(), {**arrays, name: arrays[name].astype(kind)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": True},
+        {"exact": "2"},
+        {"stages": [{"width": 4, "rows": 0}]},
+        {"stages": [{"width": 3, "rows": 5}]},
+        {"stages": [{"width": 8, "rows": 1}] * 15},
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(change):
+    with pytest.raises(InputError, match="cannot have the stages"):
+        TableShape.from_dict({**SMALL.to_dict(), **change})
