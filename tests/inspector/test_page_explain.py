@@ -157,6 +157,7 @@ def test_percentages_say_of_what(visit):
 
 def test_clearing_a_field_clears_its_result(visit):
     with visit("live", ONE, TWO) as tab:
+        expect(tab.locator(".sentence")).to_have_count(2)  # the answer to both, not that to the first alone
         tab.locator("#two").fill("")
         expect(tab.locator(".sentence")).to_have_count(1)
         expect(tab.locator(".sentence")).to_contain_text("team")
