@@ -307,7 +307,8 @@ def print_words(to: Console, tokens: "list[TokenAnchors]") -> None:
         in_context = ["here"] if any(use.in_context is not None for use in token.anchors) else []
         table = plain_table("anchor", "weight", *in_context, title=name)
         table.columns[0].justify, table.columns[0].no_wrap = "right", True
-        table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis")
+        left = max(20, to.width - len("+0.510  ") * len(table.columns))  # numbers stay whole, words are cut
+        table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=left)
         for use in token.anchors:
             here = [f"{use.in_context:+.3f}"] if use.in_context is not None else []
             table.add_row(str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ade.cli import display
+from ade.inspector.words import AnchorUse, TokenAnchors
 from ade.integrations.onnx_export import ExportedFile
 
 
@@ -34,3 +35,13 @@ def test_numbers_of_an_export_are_whole(printed):
     out = printed(display.print_export, files, True)
     for number in ("123.5 MB", "1.2e-05", "0.0001%", "99.9%"):
         assert number in out
+
+
+def test_numbers_of_anchors_stay_whole_beside_long_words(capsys):
+    words = tuple(f"derivatives{number}" for number in range(9))
+    uses = (AnchorUse(450, 0.163, words, -0.171), AnchorUse(47, -0.26, words, 0.2))
+    display.print_words(display.console(), [TokenAnchors("spring", "spring", uses)])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    for whole in ("anchor", "weight", "+0.163", "-0.171", "-0.260", "…"):
+        assert whole in out
