@@ -172,9 +172,6 @@ class AnchorEmbedding(Dictionary):
         self.indices.copy_(codebook.indices)
         self.counts.copy_(codebook.counts)
 
-    def check(self) -> None:
-        """Raise `InputError` where stored arrays do not fit each other."""
-
     def choose_trained(self, anchors: bool, weights: bool) -> None:
         """Choose what is trained."""
         self.anchors.requires_grad_(anchors)

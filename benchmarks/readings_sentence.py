@@ -95,16 +95,6 @@ def only(book: Book, name: str) -> Record:
     return records(book, ("multilingual", name, ""))[-1]
 
 
-def above_the_mean(name: str, points: float) -> Check:
-    """An encoder of many languages is so many points ahead of the mean of its teacher's table."""
-
-    def check(book: Book) -> bool:
-        record = only(book, name)
-        return translations(record, "encoder") >= translations(record, "mean") + points
-
-    return check
-
-
 def behind_the_teacher(name: str, points: float) -> Check:
     """An encoder of many languages is so many points behind its teacher."""
 
@@ -176,11 +166,11 @@ READINGS: dict[str, list[Claim]] = {
             "dialogues of games, quotations and dictionary entries in thirteen languages. Tatoeba is the share of "
             "sentences whose English translation is the nearest, both ways, without the first 200 pairs of each language, "
             "on which settings are chosen; STS-B is Spearman's correlation on the test pairs. When these runs were made, the "
-            "use of rows was counted in the first 100,000 texts alone, in Arabic and German: to be measured again."
+            "use of rows was counted in the first 100,000 texts alone, in Arabic and German: to be measured again. "
+            "The mean of the table is as it is, not centred as what the encoders learn from."
         ),
-        says("One layer is far ahead of the mean of the table.", above_the_mean(MULTI_ONE, 10)),
         says(
-            "It is far behind its teacher all the same, and two layers are, which find many more translations: the targets, "
+            "One layer is far behind its teacher, and two layers are, which find many more translations: the targets, "
             "nine tenths of the teacher's share with one layer and 0.70 on STS-B, are missed.",
             behind_the_teacher(MULTI_ONE, 10),
             behind_the_teacher(MULTI_TWO, 10),

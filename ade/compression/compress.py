@@ -84,7 +84,7 @@ def compress(
         held_back = {text for some in texts.held_back.values() for text in some}
         tuning = [text for file in tune_on for text in _some(file) if text not in held_back]
         if tune_on and not tuning:
-            raise InputError("--tune: all texts are held back to measure the loss; give other or more text")
+            raise InputError("--tune: no text is left beside what is held back to measure the loss; give more")
         job = _Job(folder, settings, texts, tuning, languages, report)
         model, table, found = job.run()
         save_compressed(model, folder, draft)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ade.embedding import TensorCache
-from ade.errors import InputError
 from ade.packing.coded import ENTRIES, WHOLE, TableShape
 
 BLOCK = 8192  # rows decoded at a time
@@ -54,10 +53,7 @@ class PackedTable(nn.Module):
 
     def check_depths(self) -> None:
         """Raise InputError unless the numbers of stages are those that the shape says."""
-        depths = self.depths_of_rows()
-        counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.shape.stages))]
-        if int((depths == WHOLE).sum()) != self.shape.exact or counts != [stage.rows for stage in self.shape.stages]:
-            raise InputError("a packed table whose rows have other stages than its shape says: the file is damaged")
+        self.shape.check_depths(self.depths_of_rows())
 
     def depths_of_rows(self) -> Tensor:
         """Return the number of stages of every row (V,), or WHOLE."""
@@ -119,12 +115,15 @@ class PackedTable(nn.Module):
         """Return the sum of the codes of rows, by their place among the coded rows (n,): (n, d)."""
         total = torch.zeros(len(coded), self.shape.dim, device=coded.device)
         for number, stage in enumerate(self.shape.stages):
-            book = self.book(number)
-            codes = self.get_buffer(f"codes_{number}")[:, coded.clamp(0, stage.rows - 1)].T.long()  # (n, pieces)
-            entries = codes + ENTRIES * torch.arange(len(book), device=coded.device)
-            found = F.embedding(entries, book.flatten(0, 1)).flatten(1)  # (n, d)
-            total = total + found * (coded < stage.rows)[:, None]
+            codes = self.get_buffer(f"codes_{number}")[:, coded.clamp(0, stage.rows - 1)]  # (pieces, n)
+            total = total + self._decoded(number, codes) * (coded < stage.rows)[:, None]
         return total
+
+    def _decoded(self, number: int, codes: Tensor) -> Tensor:
+        """Return what codes of a stage (pieces, n) stand for: (n, d)."""
+        book = self.book(number)
+        entries = codes.T.long() + ENTRIES * torch.arange(len(book), device=codes.device)  # (n, pieces)
+        return F.embedding(entries, book.flatten(0, 1)).flatten(1)
 
     def scores(self, hidden: Tensor) -> Tensor:
         """Return the products of vectors (..., d) with every row: (..., V), float32.
@@ -151,10 +150,7 @@ class PackedTable(nn.Module):
             rows = min(stage.rows, end) - start  # that have this stage: the first of the block
             if rows <= 0:
                 break
-            book = self.book(number)
-            codes = self.get_buffer(f"codes_{number}")[:, start : start + rows].T.long()  # (rows, pieces)
-            entries = codes + ENTRIES * torch.arange(len(book), device=codes.device)
-            total[:rows] += F.embedding(entries, book.flatten(0, 1)).flatten(1)
+            total[:rows] += self._decoded(number, self.get_buffer(f"codes_{number}")[:, start : start + rows])
         return total
 
     def _products_without_codes(self, flat: Tensor) -> tuple[Tensor, Tensor]:

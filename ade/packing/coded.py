@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ade.arrays import Array
 from ade.errors import InputError
 
 ENTRIES = 256  # of a book: an index is a byte
 WHOLE = 15  # the depth of a row that stays whole
+NO_PAIRS = "the table of this model is coded: it has no anchors, and its tokens no weights"
 ITEMSIZE = {"uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -69,6 +71,12 @@ class TableShape:
         fewer = all(before >= after > 0 for before, after in pairwise(counts))
         return fewer and all(stage.width > 0 and self.dim % stage.width == 0 for stage in self.stages)
 
+    def check_depths(self, depths: Array) -> None:
+        """Raise InputError unless the stored numbers of stages (rows,) are those that the shape says."""
+        counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.stages))]
+        if int((depths == WHOLE).sum()) != self.exact or counts != [stage.rows for stage in self.stages]:
+            raise InputError("a packed table whose rows have other stages than its shape says: the file is damaged")
+
     def arrays(self, exact: str = "float16") -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and type of every stored array; whole rows have the type `exact`."""
         found: dict[str, tuple[tuple[int, ...], str]] = {
@@ -91,7 +99,9 @@ class TableShape:
 
 
 class CodedRows:
-    """The rows of a stored coded table, decoded as they are read."""
+    """The rows of a stored coded table, decoded as they are read. In place of pairs: there are no anchors."""
+
+    max_pairs = 0
 
     def __init__(self, given: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Take the shape as JSON has it and the arrays by name; raises InputError unless they fit each other."""
@@ -104,9 +114,7 @@ class CodedRows:
                 raise InputError(f"a packed table whose array {name} is not {kind} of the shape {size}: damaged")
 
         depths = np.stack([arrays["depths"] & 15, arrays["depths"] >> 4], 1).ravel()[: self.vocabulary]
-        counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.shape.stages))]
-        if int((depths == WHOLE).sum()) != self.shape.exact or counts != [stage.rows for stage in self.shape.stages]:
-            raise InputError("a packed table whose rows have other stages than its shape says: the file is damaged")
+        self.shape.check_depths(depths)
         self.place = np.empty(self.vocabulary, np.int32)  # whole rows first, then by falling number of stages
         self.place[np.argsort(-depths.astype(np.int8), kind="stable")] = np.arange(self.vocabulary, dtype=np.int32)
 
@@ -115,6 +123,10 @@ class CodedRows:
         self._books = [arrays[f"book_{number}"] * arrays[f"scale_{number}"] for number in stages]  # (pieces, E, width)
         self._rotation = arrays["rotation"] * arrays["rotation_scale"]
         self._mean, self._exact = arrays["mean"], arrays["exact"].astype(np.float32)
+
+    def anchors(self) -> np.ndarray:
+        """Every anchor: none, (0, d)."""
+        return np.empty((0, self.dim), np.float32)
 
     def of(self, types: np.ndarray) -> np.ndarray:
         """Return the rows of token types (n,): (n, d), float32."""

@@ -8,7 +8,7 @@ import numpy as np
 from ade.arrays import Array, arange_like
 from ade.errors import InputError
 from ade.packing import format as packing
-from ade.packing.coded import CodedRows
+from ade.packing.coded import NO_PAIRS, CodedRows
 
 EMBEDDING_PREFIX = "ade.embedding."  # of the codebook's arrays in a model's state
 
@@ -92,7 +92,7 @@ def stored_rows(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> P
 def stored_pairs(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Pairs:
     """The pairs of a model, from its configuration and the arrays of `model.safetensors`."""
     if config.get("coded"):
-        raise InputError("the table of this model is coded: its tokens have codes, no anchors with weights")
+        raise InputError(NO_PAIRS)
     arrays = {
         name.removeprefix(EMBEDDING_PREFIX): array for name, array in state.items() if name.startswith(EMBEDDING_PREFIX)
     }

@@ -26,7 +26,7 @@ from ade.config_values import EPSILON, check_config
 from ade.data.problems import scale_of
 from ade.errors import InputError
 from ade.packing.bits import layer_weight
-from ade.packing.coded import CodedRows
+from ade.packing.coded import NO_PAIRS, CodedRows
 from ade.packing.pairs import Pairs, stored_rows
 from ade.positions import sinusoidal
 from ade.runtime.depth import Dense, Depth, read_layers
@@ -119,7 +119,7 @@ class Composition:
 
 @dataclass(frozen=True)
 class Norm:
-    """LayerNorm as it is."""
+    """LayerNorm of whole rows."""
 
     weight: np.ndarray  # (d,)
     bias: np.ndarray  # (d,)
@@ -167,7 +167,7 @@ class Tables:
     def pairs(self) -> Pairs:
         """The pairs of tokens; raises InputError for a coded table, which has none."""
         if isinstance(self.source, CodedRows):
-            raise InputError("the table of this model is coded: its tokens have codes, no anchors with weights")
+            raise InputError(NO_PAIRS)
         return self.source
 
     @property
@@ -219,8 +219,7 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
     """
     check_config(config)
     options, source = Options.of(config), stored_rows(config, state)
-    coded = isinstance(source, CodedRows)
-    anchors = np.zeros((0, source.dim), np.float32) if isinstance(source, CodedRows) else source.anchors()  # (K, d)
+    coded, anchors = isinstance(source, CodedRows), source.anchors()  # (K, d)
     dim, heads = anchors.shape[1], options.heads
     if dim % heads:
         raise InputError(f"dimension {dim} is not divisible by {heads} heads")
@@ -247,7 +246,7 @@ def fold(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Tables:
         attention_width=dim if options.sat else 0,
         values=len(parts[2].weight) if options.sat else 0,
         scores=scores,
-        gated_pairs=source.max_pairs if options.gated and not isinstance(source, CodedRows) else 0,
+        gated_pairs=source.max_pairs if options.gated else 0,
     )
 
     gain, shift = (state[f"ade.norm.{name}"].astype(np.float32) for name in ("weight", "bias"))

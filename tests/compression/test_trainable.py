@@ -21,7 +21,7 @@ def test_it_starts_with_the_rows_of_the_packed_table():
 
 
 def test_every_book_gets_gradients_and_they_are_those_of_the_rows():
-    table = TrainableTable.of(random_table(SHAPE)).double()  # moves no types: the parameters stay float32
+    table = TrainableTable.of(random_table(SHAPE))
     wanted = torch.randn(40, 12, generator=torch.Generator().manual_seed(1))
     (table(IDS) * wanted).sum().backward()
     for book in table.books:
