@@ -157,7 +157,7 @@ READINGS: dict[str, list[Claim]] = {
     "compress_speed": [
         says(
             "Encoders: sentences of Tatoeba a second, in batches. Decoders: tokens a second of greedy "
-            "decoding. The original and the packed model in turn, both in float32; bfloat16, of which an original has half "
+            "decoding. The original and the packed model in turn, both in float32; bfloat16, in which an original has half "
             "the bytes to read, is not measured. Memory is the peak of a process that loads the folder, converts it to "
             "float32 and reads one text, less that of one that loads libraries and tokenizer alone."
         ),
