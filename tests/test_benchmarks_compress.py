@@ -25,7 +25,7 @@ from tests.compression.test_compress import decoder, encoder, texts  # noqa: F40
 
 @pytest.fixture
 def few_words(monkeypatch):
-    monkeypatch.setattr(use, "FORMS", tuple((form, share, 200) for form, share, _ in use.FORMS))
+    monkeypatch.setattr(use, "FORMS", tuple((*form, 200) for *form, _ in use.FORMS))
     lists = {language: dict(list(words.items())[:200]) for language, words in use.word_lists(["de", "en"]).items()}
     monkeypatch.setattr(use, "word_lists", lambda languages=(): lists)
 

@@ -147,6 +147,7 @@ class _Coder:
             {"exact": self.table[self.exact], "mean": self.mean, "rotation": quantized, "rotation_scale": scale}
         )
         packed.set_depths(depths, self.exact)
+        packed.fill({"gains": torch.ones(len(shape.stages))})
 
         residual = self._rotated(order[: counts[0]])
         weights = self.weight[order]

@@ -11,12 +11,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ade.compression.alone import compress_table, is_table
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.folder import save_compressed
-from ade.compression.metric import input_metric, output_metric
+from ade.compression.lengthening import lengthen
+from ade.compression.metric import input_metric, output_states
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables
 from ade.compression.report import (
@@ -37,6 +39,7 @@ from ade.data.reading import read_texts
 from ade.devices import resolve_device
 from ade.errors import InputError
 from ade.files import new_folder
+from ade.packing.whole_folder import evenly
 from ade.progress import Report, silent
 from ade.settings import CompressionSettings, parse_percent
 
@@ -54,8 +57,13 @@ DECODER = {"exponent": 0.6, "plain": 0.03}  # scores of all rows are compared, a
 class Corpus:
     """Text to count rows in, and text to measure on, by file or language."""
 
-    counted: list[str]
+    counted: dict[str, list[str]]
     held_back: dict[str, list[str]]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts to count rows in, of all files."""
+        return [text for texts in self.counted.values() for text in texts]
 
 
 def compress(
@@ -78,7 +86,7 @@ def compress(
     if is_table(source):
         if tune_on or settings.max_loss:
             raise InputError(f"{source}: a table without a model; --tune and --max-loss need one")
-        return compress_table(source, out, settings, _read_corpus(corpus).counted, languages, overwrite, report)
+        return compress_table(source, out, settings, _read_corpus(corpus).texts, languages, overwrite, report)
     with new_folder(out, MARKERS, overwrite) as draft, source_folder(source) as folder:
         texts = _read_corpus(corpus)
         held_back = {text for some in texts.held_back.values() for text in some}
@@ -125,7 +133,9 @@ class _Job:
             size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
             if use is None or before is None:
                 backend = tokenizer.backend_tokenizer
-                use = row_use(backend, rows, self.corpus.counted, self.languages, self.report)
+                files = [texts for texts in self.corpus.counted.values() if texts] or [[]]
+                shares = [row_use(backend, rows, texts, self.languages, self.report) for texts in files]
+                use = torch.stack(shares).mean(0)  # files count alike, as they do in what is measured
                 held_back = self.corpus.held_back or sampled_texts(best_known(backend, self.languages, SAMPLED))
                 before = outputs_of(model, tokenizer, held_back, self.report)
 
@@ -155,10 +165,13 @@ class _Job:
         """Code a table, and tune it where there is text for it."""
         tables = find_tables(model)
         scored = is_decoder(model) and (name == tables.head or (tables.tied and self.settings.head != "input"))
-        metric = self._metric(model, tokenizer, name, scored)
+        states = output_states(body_of(model), self._some_ids(tokenizer, OUTPUT_TEXTS)) if scored else None
+        metric = states.T @ states if states is not None else self._input_metric(model, tokenizer, name)
         special = _special_rows(tokenizer, weight, WHOLE * size)
         settings = CoderSettings(size, self.settings.seed, **(DECODER if is_decoder(model) else ENCODER))
         packed = encode_table(weight.cpu(), use, special, settings, metric, self.report)
+        if states is not None:
+            lengthen(packed, states, weight.cpu())
         if not self.tuning or name != tables.input:
             return packed
         ids = [row for row in token_ids(tokenizer, self.tuning) if len(row) > 1]
@@ -166,19 +179,20 @@ class _Job:
         layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
         return tune(body_of(model), layers, packed, ids, weight if scored else None, steps, self.report)
 
-    def _metric(self, model: Any, tokenizer: Any, layer: str, scored: bool) -> Tensor | None:
-        """Return which directions of a row's error count (d, d): by the scores, or by an encoder's hidden states."""
-        if is_decoder(model) and not scored:
+    def _input_metric(self, model: Any, tokenizer: Any, layer: str) -> Tensor | None:
+        """Return which directions of an input row's error count (d, d), by an encoder's hidden states."""
+        if is_decoder(model):
             return None
-        most = OUTPUT_TEXTS if scored else INPUT_TEXTS
-        texts = self.corpus.counted[:most] or self.tuning[:most]
+        ids = self._some_ids(tokenizer, INPUT_TEXTS)
+        return input_metric(body_of(model), model.get_submodule(layer), ids, self.settings.seed, self.report)
+
+    def _some_ids(self, tokenizer: Any, most: int) -> list[list[int]]:
+        """Return the ids of texts like those to come: of the corpus, or made of the words of many languages."""
+        texts = evenly(self.corpus.texts or self.tuning, most)
         if not texts:
             made = sampled_texts(best_known(tokenizer.backend_tokenizer, self.languages, 4 * SAMPLED), seed=1)
             texts = [text for some in made.values() for text in some[: -(-most // len(made))]]
-        ids = [row for row in token_ids(tokenizer, texts) if len(row) > 1]
-        if scored:
-            return output_metric(body_of(model), ids)
-        return input_metric(body_of(model), model.get_submodule(layer), ids, self.settings.seed, self.report)
+        return [row for row in token_ids(tokenizer, texts) if len(row) > 1]
 
 
 def _special_rows(tokenizer: Any, weight: Tensor, most: float) -> list[int]:
@@ -194,14 +208,12 @@ def _bytes(folder: Path, kind: str) -> int:
 
 
 def _read_corpus(files: Sequence[str | Path]) -> Corpus:
-    counted: list[str] = []
-    held_back: dict[str, list[str]] = {}
+    found = Corpus({}, {})
     for file in files:
-        kept: list[str] = []
+        counted, kept = (part.setdefault(Path(file).name, []) for part in (found.counted, found.held_back))
         for number, text in enumerate(_some(file)):
             (kept if number % HELD_BACK == 0 and len(kept) < TEXTS else counted).append(text)
-        held_back[Path(file).name] = kept
-    return Corpus(counted, held_back)
+    return found
 
 
 def _some(file: str | Path) -> list[str]:

@@ -13,15 +13,14 @@ MAX_TOKENS = 64
 BATCH = 16
 
 
-@torch.inference_mode()
-def output_metric(body: Any, texts: Sequence[Sequence[int]]) -> Tensor | None:
-    """Return the second moments of what an output table is multiplied by (d, d): logits count, not rows."""
-    total: Tensor | None = None
+@torch.no_grad()
+def output_states(body: Any, texts: Sequence[Sequence[int]]) -> Tensor | None:
+    """Return what an output table is multiplied by (n, d): the hidden states of texts. Their logits count, not rows."""
+    found = []
     for ids in texts:
         row, _ = padded([ids[:MAX_TOKENS]], next(body.parameters()).device)
-        states = body(input_ids=row).last_hidden_state[0].float()
-        total = states.T @ states + (0 if total is None else total)
-    return None if total is None else total.cpu()
+        found.append(body(input_ids=row).last_hidden_state[0].float().cpu())
+    return torch.cat(found) if found else None
 
 
 def input_metric(

@@ -35,7 +35,7 @@ from ade.errors import InputError, first_line
 from ade.packing.coded import TableShape
 
 METHOD = "ade"
-VERSION = 1  # of what is written
+VERSION = 2  # of what is written
 STUB = (1,)  # shape of what stands under the name of a packed weight: stock transformers refuses it
 TYPES = {"U8": torch.uint8, "I8": torch.int8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 Stored = Mapping[str, tuple[tuple[int, ...], torch.dtype | None]]  # shapes and types of a checkpoint's tensors
@@ -47,7 +47,9 @@ class AdeQuantizationConfig(QuantizationConfigMixin):
 
     def __init__(self, tables: Mapping[str, Any] | None = None, version: int = VERSION, **_: Any) -> None:
         if version != VERSION:
-            raise InputError(f"the tables are packed in version {version}, this ade reads version {VERSION}")
+            raise InputError(
+                f"the tables are packed in version {version}, this ade reads version {VERSION}: compress again"
+            )
         if not isinstance(tables, Mapping) or not tables:
             raise InputError("the quantization_config of config.json names no packed table")
         self.quant_method = METHOD

@@ -16,7 +16,7 @@ from ade.progress import Report, silent
 TEXTS = 50  # held-back texts of a file or language
 MAX_TOKENS = 128
 BATCH = 16
-SCORED = 128  # tokens of a decoder whose logits are computed at a time
+SCORED = {"cpu": 128, "cuda": 4096}  # tokens of a decoder whose logits are computed at a time
 SAMPLED = 8  # languages sampled where there is no text
 WORDS = 12  # of a sampled text
 
@@ -107,7 +107,7 @@ def _likelihoods(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     """Log-likelihoods of all tokens but the first of each text: (n,)."""
     lengths = mask.sum(1).tolist()
     found: list[Tensor] = [torch.empty(0)] * len(lengths)
-    for some in _groups(lengths):
+    for some in _groups(lengths, SCORED.get(ids.device.type, 128)):
         length = max(lengths[row] for row in some)
         tokens, real = ids[some, :length], mask[some, :length]
         scores = model(input_ids=tokens, attention_mask=real.long()).logits[:, :-1].float().log_softmax(2)
@@ -117,11 +117,11 @@ def _likelihoods(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+def _groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yield rows of alike length, as many at a time as the logits of a large vocabulary have room for."""
     group: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
-        if group and (len(group) + 1) * lengths[row] > SCORED:
+        if group and (len(group) + 1) * lengths[row] > most:
             yield group
             group = []
         group.append(row)

@@ -29,6 +29,7 @@ class PackedTable(nn.Module):
     mean: Tensor  # (d,)
     rotation: Tensor  # (d, d) int8
     rotation_scale: Tensor  # (d, 1)
+    gains: Tensor  # (stages,): of rows of 1, 2, ... stages
 
     def __init__(self, shape: TableShape, exact_dtype: torch.dtype = torch.float16) -> None:
         super().__init__()
@@ -94,6 +95,10 @@ class PackedTable(nn.Module):
         """Return the mean (d,), float32."""
         return self.mean
 
+    def lengthening(self) -> Tensor:
+        """Return the gains (stages,), float32."""
+        return self.gains
+
     def book(self, number: int) -> Tensor:
         """Return the books of a stage, float32: (pieces, ENTRIES, width)."""
         return self.get_buffer(f"book_{number}") * self.get_buffer(f"scale_{number}")
@@ -117,7 +122,14 @@ class PackedTable(nn.Module):
         for number, stage in enumerate(self.shape.stages):
             codes = self.get_buffer(f"codes_{number}")[:, coded.clamp(0, stage.rows - 1)]  # (pieces, n)
             total = total + self._decoded(number, codes) * (coded < stage.rows)[:, None]
-        return total
+        return self._lengthened(total, coded)
+
+    def _lengthened(self, total: Tensor, coded: Tensor) -> Tensor:
+        """Return sums of codes (n, d) times the gains of rows of so many stages, by their place among the coded."""
+        if not self.shape.stages:
+            return total
+        depth = sum((coded < stage.rows).long() for stage in self.shape.stages[1:]) + torch.zeros_like(coded)
+        return total * self.lengthening()[depth][:, None]
 
     def _decoded(self, number: int, codes: Tensor) -> Tensor:
         """Return what codes of a stage (pieces, n) stand for: (n, d)."""
@@ -132,11 +144,14 @@ class PackedTable(nn.Module):
         of sums of codes are decoded and multiplied. Neither unfolds the table.
         """
         flat = hidden.reshape(-1, self.shape.dim).float()  # (n, d)
-        by_slot = self._summed_products(flat) if len(flat) <= FEW else self._block_products(flat)
-        return by_slot[:, self.slots().long()].reshape(*hidden.shape[:-1], self.shape.rows)
+        return self.by_slot(flat)[:, self.slots().long()].reshape(*hidden.shape[:-1], self.shape.rows)
+
+    def by_slot(self, flat: Tensor) -> Tensor:
+        """Return the products of vectors (n, d) with every row, in the order of their places: (n, V), float32."""
+        return self._summed_products(flat) if len(flat) <= FEW else self._block_products(flat)
 
     def _block_products(self, flat: Tensor) -> Tensor:
-        found, rotated = self._products_without_codes(flat)
+        found, rotated = self.products_without_codes(flat)
         coded = found[:, self.shape.exact :]
         for start in range(0, coded.shape[1], BLOCK):
             end = min(start + BLOCK, coded.shape[1])
@@ -151,9 +166,9 @@ class PackedTable(nn.Module):
             if rows <= 0:
                 break
             total[:rows] += self._decoded(number, self.get_buffer(f"codes_{number}")[:, start : start + rows])
-        return total
+        return self._lengthened(total, torch.arange(start, end, device=total.device))
 
-    def _products_without_codes(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def products_without_codes(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return the products with whole rows and with the mean (n, V), and the vectors to multiply codes by (n, d).
 
         The vectors are rotated rather than the rows: there are far fewer of them.
@@ -166,14 +181,17 @@ class PackedTable(nn.Module):
         return found, flat @ self.directions().T
 
     def _summed_products(self, flat: Tensor) -> Tensor:
-        found, rotated = self._products_without_codes(flat)
+        found, rotated = self.products_without_codes(flat)
+        summed = torch.zeros(len(flat), self.shape.rows - self.shape.exact, device=flat.device)
         for number, stage in enumerate(self.shape.stages):
             pieces = rotated.unflatten(1, (-1, stage.width)).transpose(0, 1)  # (pieces, n, width)
             products = pieces @ self.book(number).transpose(1, 2)  # (pieces, n, ENTRIES)
             codes, size = self.get_buffer(f"codes_{number}"), BLOCK if flat.device.type == "cpu" else stage.rows
             for start in range(0, stage.rows, size):  # blocks that stay in the cache of a CPU
                 index = codes[:, start : start + size].long()  # (pieces, rows)
-                place = slice(self.shape.exact + start, self.shape.exact + start + index.shape[1])
                 for vector in range(len(flat)):
-                    found[vector, place] += products[:, vector].gather(1, index).sum(0)
+                    summed[vector, start : start + index.shape[1]] += products[:, vector].gather(1, index).sum(0)
+        for gain, (begin, end) in zip(self.lengthening(), self.shape.ranges(), strict=True):
+            summed[:, begin:end] *= gain
+        found[:, self.shape.exact :] += summed
         return found

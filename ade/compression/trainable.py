@@ -8,7 +8,7 @@ from ade.packing.coded import TableShape
 
 
 class TrainableTable(PackedTable):
-    """A packed table whose books and mean are parameters in float32, and the rotation where that is asked for.
+    """A packed table whose books, gains and mean are parameters in float32, and the rotation where that is asked for.
 
     The stored scale of a stage then says how the pieces that share a book differ; that stays as it is.
     """
@@ -18,6 +18,7 @@ class TrainableTable(PackedTable):
         stages = range(len(shape.stages))
         self.books = nn.ParameterList(nn.Parameter(self.get_buffer(f"book_{n}").float()) for n in stages)
         self.mean_values = nn.Parameter(self.mean.clone())
+        self.gain_values = nn.Parameter(self.gains.clone())
         self.rotation_values = nn.Parameter(super().directions(), requires_grad=rotation)
 
     @classmethod
@@ -33,6 +34,7 @@ class TrainableTable(PackedTable):
         self.fill(packed.state_dict())
         self.exact.mul_(factor)
         self.mean_values.copy_(packed.mean * factor)
+        self.gain_values.copy_(packed.gains)
         self.rotation_values.copy_(packed.directions())
         for number, stage in enumerate(self.shape.stages):
             scale = self.get_buffer(f"scale_{number}")  # (pieces, 1, 1)
@@ -43,6 +45,10 @@ class TrainableTable(PackedTable):
     def book(self, number: int) -> Tensor:
         """Return the books of a stage as they are trained."""
         return self.books[number] * self.get_buffer(f"scale_{number}")
+
+    def lengthening(self) -> Tensor:
+        """Return the gains as they are trained."""
+        return self.gain_values
 
     def directions(self) -> Tensor:
         """Return the rotation as it is trained."""
@@ -58,8 +64,8 @@ class TrainableTable(PackedTable):
         made = PackedTable(self.shape, self.exact.dtype)
         made.load_state_dict({name: value for name, value in self.state_dict().items() if name in made.state_dict()})
         scale = _byte_scale(self.rotation_values, 1)
-        made.fill({"mean": self.mean_values, "rotation": (self.rotation_values / scale).round()})
-        made.fill({"rotation_scale": scale})
+        made.fill({"rotation": (self.rotation_values / scale).round(), "rotation_scale": scale})
+        made.fill({"mean": self.mean_values, "gains": self.gain_values})
         for number, book in enumerate(self.books):
             top = _byte_scale(book, (1, 2))  # one for all pieces where they share the book
             made.fill({f"book_{number}": (book / top).round()})

@@ -1,9 +1,10 @@
 """Tune a packed table without labels: the model's outputs with it come closer to its outputs with the original table.
 
-Codes stay as they are; books, rotation and mean are trained. The target is the model itself: hidden states for encoders
-(one minus the cosine, of tokens and of their mean), the distribution of the next token for decoders (KL divergence over
-the tokens of the text, a trimmed vocabulary). The layers are frozen and are run with both tables. What was reached is
-kept in the cache, so that the same command goes on there after it was stopped.
+Codes stay as they are; books, gains, rotation and mean are trained. The target is the model itself: hidden states for
+encoders (one minus the cosine, of tokens and of their mean), the distribution of the next token for decoders (KL
+divergence over a trimmed vocabulary: the most frequent tokens of the text, and others drawn anew in every step). The
+layers are frozen and are run with both tables. What was reached is kept in the cache, so that the same command goes on
+there after it was stopped.
 """
 
 import math
@@ -26,7 +27,7 @@ from ade.progress import Report, silent
 
 WARMUP = 0.05  # of all steps
 SAVED_EVERY = 30.0  # seconds
-CANDIDATES = 16_384  # most tokens the next-token distribution is compared on
+CANDIDATES = 16_384  # most tokens the next-token distribution is compared on in a step
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class TuningSettings:
 
     steps: int = 400
     batch: int = 64  # texts a step
-    learning_rate: float = 0.003  # peak, relative to the root mean square of each array
+    learning_rate: float = 0.0015  # peak, relative to the root mean square of each array
     max_tokens: int = 64  # of a text
     seed: int = 0
 
@@ -79,7 +80,7 @@ def tune(
     device = next(body.parameters()).device
     torch.manual_seed(settings.seed)
     trained = TrainableTable.of(packed).to(device)
-    candidates = _candidates(texts, device) if original is not None else None
+    candidates = Candidates(texts, len(original), settings.seed, device) if original is not None else None
     parameters = [p for p in trained.parameters() if p.numel()]
     groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))} for p in parameters]
     optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
@@ -94,7 +95,8 @@ def tune(
         for step, (ids, mask) in enumerate(_batches(texts, settings, device, start), start):
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * group["scale"] * _schedule(step, settings.steps)
-            loss = _loss(body, swap, trained, ids, mask, original, candidates)
+            drawn = candidates.draw(step) if candidates is not None else None
+            loss = _loss(body, swap, trained, ids, mask, original, drawn)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -132,10 +134,29 @@ def _batches(
             yield padded([texts[row][: settings.max_tokens] for row in around[at : at + settings.batch]], device)
 
 
-def _candidates(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    counts = torch.bincount(torch.tensor([token for ids in texts for token in ids]))
-    most = counts.argsort(descending=True)[: min(CANDIDATES, int((counts > 0).sum()))]
-    return most.sort().values.to(device)
+class Candidates:
+    """The tokens that next-token distributions are compared on: all, or frequent ones and a sample of the others.
+
+    What is drawn stands for all of the others: its scores are raised by the logarithm of how many tokens each is for.
+    """
+
+    def __init__(self, texts: Sequence[Sequence[int]], rows: int, seed: int, device: torch.device) -> None:
+        counts = torch.bincount(torch.tensor([token for ids in texts for token in ids]), minlength=rows)[:rows]
+        order = counts.argsort(descending=True)
+        kept = rows if rows <= CANDIDATES else min(CANDIDATES // 2, int((counts > 0).sum()))
+        self.always, self.others = order[:kept].sort().values, order[kept:]
+        self.seed, self.device = seed, device
+
+    def draw(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the tokens of a step (n,), and what is added to their scores (n,)."""
+        if not len(self.others):
+            return self.always.to(self.device), torch.zeros(len(self.always), device=self.device)
+        generator = torch.Generator().manual_seed(self.seed + step)
+        count = min(CANDIDATES - len(self.always), len(self.others))
+        drawn = self.others[torch.randperm(len(self.others), generator=generator)[:count]]
+        raised = torch.full((count,), math.log(len(self.others) / count))
+        tokens, added = torch.cat([self.always, drawn]), torch.cat([torch.zeros(len(self.always)), raised])
+        return tokens.to(self.device), added.to(self.device)
 
 
 def _loss(
@@ -145,7 +166,7 @@ def _loss(
     ids: Tensor,
     mask: Tensor,
     original: Tensor | None,
-    candidates: Tensor | None,
+    candidates: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """The distance of the outputs with the packed table from those with the original one."""
     swap.active = False
@@ -155,9 +176,10 @@ def _loss(
     found = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
     if original is None or candidates is None:
         return distance(found, target, mask)
+    tokens, added = candidates
     with torch.no_grad():
-        wanted = target[mask] @ original[candidates.to(original.device)].to(target).T  # (n, candidates)
-    scores = found[mask] @ trained(candidates).T
+        wanted = target[mask] @ original[tokens.to(original.device)].to(target).T + added  # (n, candidates)
+    scores = found[mask] @ trained(tokens).T + added
     return F.kl_div(scores.log_softmax(1), wanted.log_softmax(1), log_target=True, reduction="batchmean")
 
 

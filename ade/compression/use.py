@@ -8,6 +8,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +21,18 @@ from ade.progress import Report, silent
 
 BATCH = 2048  # texts tokenized at once
 WORDS = 20_000  # of a language
-FORMS: tuple[tuple[Callable[[str], str], float, int], ...] = (  # of a word, their shares, and of how many words
-    (str, 0.85, WORDS), (str.capitalize, 0.13, 8000), (str.upper, 0.02, 2000),
+FORMS: tuple[tuple[Callable[[str], str], str, float, int], ...] = (  # of a word; before it; share; words
+    (str, " ", 0.80, WORDS), (str.capitalize, " ", 0.08, 8000), (str.upper, " ", 0.02, 2000),
+    (str.capitalize, "", 0.08, 8000), (str, "", 0.02, 8000),  # where a text begins
 )  # fmt: skip
 WITHOUT_SPACES = ("zh", "ja")  # languages whose words stand without spaces
 PUNCTUATION = {",": 0.05, ".": 0.05, "-": 0.01, "'": 0.01, '"': 0.01, "\n": 0.01}  # shares of tokens
-PUNCTUATION |= dict.fromkeys("?!:;()/%", 0.003) | dict.fromkeys("\u3002\u3001\uff0c", 0.002)
+PUNCTUATION |= dict.fromkeys("?!:;()/%", 0.003)
+PUNCTUATION |= dict.fromkeys("\u3002\u3001\uff0c\uff1f\uff01\uff1a\uff08\uff09\u300c\u300d", 0.002)  # Chinese, Japanese
+PUNCTUATION |= dict.fromkeys("\u0964\u060c\u061f\xbf\xa1\xab\xbb\u201c\u201d\u2019\u2013\u2014\u2026", 0.002)
 NUMBERS = tuple(str(number) for number in (*range(101), *range(1900, 2031)))
 EARLY = 1000  # the higher, the less the order of learning counts
+LETTER = 4  # ranks that each letter of a BPE model is behind the one before
 OWN = 0.5  # weight of what the tokenizer says beside word lists
 KNOWN, FALL = 0.6, 6  # languages with this share of single-token words count in full, others by (share / KNOWN) ** FALL
 SMOOTHING = 0.3  # weight of what is expected beside what was counted
@@ -47,7 +52,8 @@ def row_use(
 def own_use(tokenizer: Tokenizer, rows: int) -> Tensor:
     """Return what the tokenizer's model says of the share of each token (rows,); 0 for rows without a token.
 
-    The probabilities of a Unigram model; else 1 / (rank + EARLY), by the order in which tokens were learned.
+    The probabilities of a Unigram model; else 1 / (rank + EARLY), by the order in which tokens were learned. Letters,
+    which are not learned, rank by the first merge that has them, or a few ranks a letter where that is earlier.
     """
     model = json.loads(tokenizer.to_str())["model"]
     shares = np.zeros(rows)
@@ -56,12 +62,24 @@ def own_use(tokenizer: Tokenizer, rows: int) -> Tensor:
         scores = np.where(scores < 0, scores, -np.inf)  # special tokens have the score 0
         shares[: len(scores)] = np.exp(scores)[:rows]
     else:
-        ranks = {token: 0 if model["type"] == "BPE" else number for token, number in model["vocab"].items()}
-        for rank, pair in enumerate(model.get("merges", ())):  # letters come before all merges
-            ranks["".join(pair) if isinstance(pair, list) else pair.replace(" ", "", 1)] = rank
+        ranks = _merge_ranks(model) if model["type"] == "BPE" else model["vocab"]
         for token, number in model["vocab"].items():
             shares[number] = 1 / (ranks[token] + EARLY)
     return torch.from_numpy(shares / max(shares.sum(), 1e-300))
+
+
+def _merge_ranks(model: dict[str, Any]) -> dict[str, int]:
+    """Return the rank of every token of a BPE model."""
+    learned: dict[str, int] = {}
+    first: dict[str, int] = {}  # merge that has a token as a part
+    for rank, pair in enumerate(model["merges"]):
+        parts = pair if isinstance(pair, list) else pair.split(" ", 1)
+        learned.setdefault("".join(parts), rank)
+        for part in parts:
+            first.setdefault(part, rank)
+    last = len(model["merges"])
+    letters = sorted((token for token in model["vocab"] if token not in learned), key=lambda t: first.get(t, last))
+    return learned | {letter: min(first.get(letter, last), LETTER * place) for place, letter in enumerate(letters)}
 
 
 def word_lists(languages: Sequence[str] = ()) -> dict[str, dict[str, float]]:
@@ -114,16 +132,16 @@ def best_known(tokenizer: Tokenizer, languages: Sequence[str], most: int) -> dic
 
 def _use_in(tokenizer: Tokenizer, rows: int, words: dict[str, float], language: str) -> tuple[np.ndarray, float]:
     """Return the share of each token in a language, and the share of its words that are a single token."""
-    before = "" if language in WITHOUT_SPACES else " "
     names, frequencies = list(words), np.array(list(words.values()))  # most frequent first
     frequencies /= frequencies.sum()
     shares, single = np.zeros(rows), 0.0
-    for form, share, most in FORMS:
+    for form, space, share, most in FORMS:
+        before = "" if language in WITHOUT_SPACES else space
         for start in range(0, min(most, len(names)), BATCH):
             ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[start : start + BATCH]])
             weights = frequencies[start : start + BATCH]
             shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
-            if form is str:
+            if form is str and space:
                 single += float(weights[_single(tokenizer, ids, lengths)].sum())
     return shares / shares.sum(), single
 

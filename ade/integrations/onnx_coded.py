@@ -1,6 +1,7 @@
 """A coded table as nodes of a graph: `packing.coded`, where codes stay codes."""
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ def coded_rows(g: Graph, shape: Mapping[str, Any], arrays: Mapping[str, np.ndarr
     rows = g.Mul(g.cast(g.Unsqueeze(coded, [1]), "FLOAT"), np.zeros((1, table.dim), np.float32))  # (n, d)
     for number, stage in enumerate(table.shape.stages):
         rows = g.Add(rows, _stage_rows(g, arrays, number, stage, coded))
+    if table.shape.stages:
+        more = [g.cast(g.Less(coded, stage.rows), "INT64") for stage in table.shape.stages[1:]]
+        rows = g.Mul(rows, g.Unsqueeze(g.Gather(arrays["gains"], reduce(g.Add, more, g.Mul(coded, 0))), [1]))
 
     rotation = g.Mul(g.cast(arrays["rotation"], "FLOAT"), arrays["rotation_scale"])
     rows = g.Add(g.MatMul(rows, rotation), arrays["mean"])

@@ -50,6 +50,7 @@ class Lookup(nn.Module):
     mean: Tensor
     rotation: Tensor
     rotation_scale: Tensor
+    gains: Tensor
 
     def __init__(self, embedding: CodedEmbedding) -> None:
         super().__init__()
@@ -68,6 +69,9 @@ class Lookup(nn.Module):
             known = (coded < stage.rows)[..., None]
             total = total + self.decoded(number, coded.clamp(0, stage.rows - 1)) * known
 
+        if self.shape.stages:
+            depth = sum((coded < stage.rows).long() for stage in self.shape.stages[1:]) + coded * 0
+            total = total * self.gains[depth][..., None]
         rows = self.mean + total @ (self.rotation.float() * self.rotation_scale)
         if self.shape.exact:
             whole = self.exact[coded.clamp(-self.shape.exact, -1) + self.shape.exact].float()

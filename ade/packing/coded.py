@@ -1,10 +1,11 @@
 """A coded table: rows that stay whole, and rows as sums of codes of short pieces; its shape, and a reader in numpy.
 
-    row = mean + (book_1[codes_1] + book_2[codes_2] + ...) @ rotation
+    row = mean + (book_1[codes_1] + book_2[codes_2] + ...) * gains[stages] @ rotation
 
 A stage cuts the rotated row into pieces of `width` numbers and keeps, for each, the index of an entry of a book. The
 first stages have few bits a weight and nearly all rows have them; later ones refine what is left of the rows that are
-used most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them.
+used most. Rows are kept in order of their number of stages, so that stage j covers the first `rows_j` of them. Codes
+are means of what they stand for, so rows come out shorter than they were; gains can lengthen those of so many stages.
 """
 
 from collections.abc import Mapping
@@ -71,6 +72,11 @@ class TableShape:
         fewer = all(before >= after > 0 for before, after in pairwise(counts))
         return fewer and all(stage.width > 0 and self.dim % stage.width == 0 for stage in self.stages)
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return first and end of the places, among the coded rows, of those that have 1, 2, ... stages."""
+        counts = [stage.rows for stage in self.stages]
+        return list(zip([*counts[1:], 0], counts, strict=True)) if counts else []
+
     def check_depths(self, depths: Array) -> None:
         """Raise InputError unless the stored numbers of stages (rows,) are those that the shape says."""
         counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.stages))]
@@ -85,6 +91,7 @@ class TableShape:
             "mean": ((self.dim,), "float32"),
             "rotation": ((self.dim, self.dim), "int8"),
             "rotation_scale": ((self.dim, 1), "float32"),
+            "gains": ((len(self.stages),), "float32"),  # of rows of 1, 2, ... stages
         }
         for number, stage in enumerate(self.stages):
             pieces = self.dim // stage.width
@@ -122,7 +129,7 @@ class CodedRows:
         self._codes = [arrays[f"codes_{number}"] for number in stages]
         self._books = [arrays[f"book_{number}"] * arrays[f"scale_{number}"] for number in stages]  # (pieces, E, width)
         self._rotation = arrays["rotation"] * arrays["rotation_scale"]
-        self._mean, self._exact = arrays["mean"], arrays["exact"].astype(np.float32)
+        self._mean, self._exact, self._gains = arrays["mean"], arrays["exact"].astype(np.float32), arrays["gains"]
 
     def anchors(self) -> np.ndarray:
         """Every anchor: none, (0, d)."""
@@ -131,12 +138,14 @@ class CodedRows:
     def of(self, types: np.ndarray) -> np.ndarray:
         """Return the rows of token types (n,): (n, d), float32."""
         place = self.place[types] - self.shape.exact  # among the coded rows
-        total = np.zeros((len(types), self.dim), np.float32)
+        total, depth = np.zeros((len(types), self.dim), np.float32), np.zeros(len(types), np.int64)
         for stage, codes, book in zip(self.shape.stages, self._codes, self._books, strict=True):
             has = place < stage.rows
             has &= place >= 0
             pieces = np.arange(len(book))
             total[has] += book[pieces, codes[:, place[has]].T].reshape(-1, self.dim)
+            depth += has
+        total *= np.append(self._gains, np.float32(1))[depth - 1][:, None]
         rows = total @ self._rotation + self._mean
 
         whole = place < 0

@@ -335,7 +335,7 @@ def test_a_table_that_the_model_has_not_is_refused(llama):
     ("change", "message"),
     [
         ({"tables": {}}, "names no packed table"),
-        ({"version": 2}, "version 2, this ade reads version 1"),
+        ({"version": 1}, "version 1, this ade reads version 2"),
         ({"tables": {"model.embed_tokens": {"dtype": "float32"}}}, "not the shape of a packed table"),
         ({"tables": {"model.embed_tokens": {"dtype": "int17", "shape": {}}}}, "unknown dtype 'int17'"),
     ],

@@ -45,7 +45,8 @@ def plain_rows(table: PackedTable) -> torch.Tensor:
             books = table.book(number)
             total += torch.cat([books[piece, code] for piece, code in enumerate(codes)])
             assert len(codes) * stage.width == shape.dim
-        found.append(table.mean + total @ table.directions())
+        gain = table.gains[depth - 1] if depth else 1
+        found.append(table.mean + total * gain @ table.directions())
     return torch.stack(found)
 
 

@@ -7,7 +7,7 @@ import transformers
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.source import body_of, padded
 from ade.compression.trainable import TrainableTable
-from ade.compression.tuning import Swap, TuningSettings, distance, tune
+from ade.compression.tuning import Candidates, Swap, TuningSettings, distance, tune
 from ade.compression.tuning_checkpoint import TuningCheckpoint
 from ade.errors import InputError
 
@@ -154,3 +154,25 @@ def test_what_was_tuned_with_other_text_or_settings_is_not_gone_on_with(model, t
     with torch.no_grad():
         next(body_of(model).parameters())[0] += 1
     assert TuningCheckpoint.of(body_of(model), packed, texts, steps=1).path not in paths
+
+
+def test_a_sample_stands_for_all_rows(texts, monkeypatch):
+    """The logarithm of the sum over all tokens is that over the drawn ones, on average."""
+    monkeypatch.setattr("ade.compression.tuning.CANDIDATES", 64)
+    scores = torch.randn(400, generator=torch.Generator().manual_seed(1))
+    candidates = Candidates(texts, 400, 0, CPU)
+    assert len(candidates.always) == 32
+    sums = []
+    for step in range(200):
+        tokens, added = candidates.draw(step)
+        assert len(tokens) == len(set(tokens.tolist())) == 64
+        sums.append((scores[tokens] + added).exp().sum())
+    assert torch.isclose(torch.stack(sums).mean(), scores.exp().sum(), rtol=0.03)
+    assert torch.equal(candidates.draw(7)[0], candidates.draw(7)[0])  # the same after a stop
+    assert not torch.equal(candidates.draw(7)[0], candidates.draw(8)[0])
+
+
+def test_a_small_vocabulary_is_compared_whole(texts):
+    tokens, added = Candidates(texts, 400, 0, CPU).draw(3)
+    assert tokens.tolist() == list(range(400))
+    assert not added.any()

@@ -46,6 +46,16 @@ def test_tokens_learned_early_are_used_more() -> None:
     assert shares[first] > shares[last] > 0
 
 
+def test_letters_rank_by_the_first_merge_that_has_them() -> None:
+    letters = [chr(0x4E00 + number) for number in range(500)]  # more than a text has
+    vocabulary = {token: number for number, token in enumerate([*letters, "t", "h", "th"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("t", "h")]))
+    shares = own_use(tokenizer, len(vocabulary)).tolist()
+    assert shares[vocabulary["t"]] == max(shares)
+    assert shares[vocabulary["h"]] > shares[vocabulary[letters[0]]]  # of no merge
+    assert shares[vocabulary["th"]] > shares[vocabulary[letters[0]]]
+
+
 def test_a_unigram_model_says_the_probabilities_of_its_tokens() -> None:
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("the", -1.0), ("dog", -3.0)], 0))
     shares = own_use(tokenizer, 4)
