@@ -5,7 +5,7 @@ from collections.abc import Callable
 from benchmarks.book import Book, Record
 from benchmarks.claims import Check, Claim, MissingError, records, says
 from benchmarks.sections_compress import mean_of
-from benchmarks.tables_compress import ONNX, OURS, SOURCE, TUNED, compress_speed
+from benchmarks.tables_compress import GEMMA_TUNED, ONNX, OURS, SOURCE, TUNED, compress_speed
 
 E5 = "multilingual-e5-small"
 SPEEDS = {model: size for model, sizes in compress_speed().items() for size in sizes}
@@ -30,11 +30,16 @@ def rise(book: Book, model: str, size: str) -> float:
     return 100 * (figures["after"]["perplexity"] / figures["before"]["perplexity"] - 1)
 
 
-def _rise_of_languages(book: Book, model: str, size: str) -> float:
-    """How much the perplexity of sentences rises, in percent: the mean over languages."""
+def _rise_in(book: Book, model: str, size: str, language: str) -> float:
+    """How much the perplexity of a language's sentences rises, in percent."""
     figures = records(book, ("compress", model, size))[0]["figures"]
-    before, after = figures["before"]["languages"], figures["after"]["languages"]
-    return sum(100 * (after[name] / before[name] - 1) for name in before) / len(before)
+    return 100 * (figures["after"]["languages"][language] / figures["before"]["languages"][language] - 1)
+
+
+def _rise_of_languages(book: Book, model: str, size: str) -> float:
+    """The mean of that over languages."""
+    languages = records(book, ("compress", model, size))[0]["figures"]["before"]["languages"]
+    return average([_rise_in(book, model, size, language) for language in languages])
 
 
 def _frontier(book: Book) -> tuple[Record, list[Record], list[Record]]:
@@ -99,7 +104,8 @@ def _memory_saved(book: Book, model: str) -> float:
 READINGS: dict[str, list[Claim]] = {
     "compress": [
         says(
-            "Tuned is what is called so, nothing else. Word lists say what is used; for SmolLM2 it is counted in AG News, DBpedia-14 and SST-2. "
+            "Tuned is what is called so, nothing else. Word lists say what is used; for SmolLM2, and for Gemma tuned, it is "
+            "counted in AG News, DBpedia-14 and SST-2, for Gemma also in texts of nine languages (`multilingual_texts.py`). "
             "Rates are of the first 400 test sentences or pairs of each language for e5, of all pairs for the other "
             "encoders, and of the first 20,000 tokens of WikiText-2's test text for decoders, for Gemma also of 100 "
             "sentences of Tatoeba in each of eight languages."
@@ -136,22 +142,21 @@ READINGS: dict[str, list[Claim]] = {
             lambda book: change(book, "mpnet-base", "4.68MB", "stsb", average) > -0.5,
         ),
         says(
-            "The perplexity of SmolLM2-135M rises by less than 8% with the table in 10 MB, and by a third in 5 MB, where the "
-            "target was 3%.",
+            "The perplexity of SmolLM2-135M rises by less than 8% with the table in 10 MB, and by three tenths in 5 MB, where the "
+            "target was 3%. Tuned on the same text for 400 steps, it rises by 3% in 10 MB and by more than a quarter in "
+            "5 MB.",
             lambda book: rise(book, "smollm2-135m", "10MB") < 8,
-            lambda book: 30 < rise(book, "smollm2-135m", "5MB") < 37,
+            lambda book: 29 < rise(book, "smollm2-135m", "5MB") < 32,
+            lambda book: 2.9 < rise(book, TUNED, "10MB") < 3.1,
+            lambda book: 25 < rise(book, TUNED, "5MB") < 30,
         ),
         says(
-            "Gemma-3-270M in 31 MB, one and a half bits a weight, its head tied, is far from its target, 4% on WikiText-2 and 10% on "
-            "Tatoeba: untuned, and with word lists for all languages alike, perplexity rises by four fifths, in the eight "
-            "languages by more.",
-            lambda book: 75 < rise(book, "gemma3-270m", "31MB") < 90,
-            lambda book: _rise_of_languages(book, "gemma3-270m", "31MB") > 75,
-        ),
-        says(
-            "Tuned on the same text for 400 steps, it rises by less than 4% in 10 MB and by more than a quarter in 5 MB.",
-            lambda book: rise(book, TUNED, "10MB") < 4,
-            lambda book: 25 < rise(book, TUNED, "5MB") < 28,
+            "Gemma-3-270M in 31 MB, one and a half bits a weight, its head tied, misses its targets, 4% on WikiText-2 and 10% "
+            "on Tatoeba. Tuned for 800 steps its perplexity rises by less than a tenth; in the eight languages by more than "
+            "half, in Hindi by much more.",
+            lambda book: 4 < rise(book, GEMMA_TUNED, "31MB") < 10,
+            lambda book: 50 < _rise_of_languages(book, GEMMA_TUNED, "31MB") < 60,
+            lambda book: _rise_in(book, GEMMA_TUNED, "31MB", "hin") > 150,
         ),
     ],
     "compress_speed": [

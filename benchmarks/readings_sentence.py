@@ -165,8 +165,7 @@ READINGS: dict[str, list[Claim]] = {
             "Encoders are distilled from multilingual-e5-small, its table coded, on messages and manuals of programs, "
             "dialogues of games, quotations and dictionary entries in thirteen languages. Tatoeba is the share of "
             "sentences whose English translation is the nearest, both ways, without the first 200 pairs of each language, "
-            "on which settings are chosen; STS-B is Spearman's correlation on the test pairs. When these runs were made, the "
-            "use of rows was counted in the first 100,000 texts alone, in Arabic and German: to be measured again. "
+            "on which settings are chosen; STS-B is Spearman's correlation on the test pairs. "
             "The mean of the table is as it is, not centred as what the encoders learn from."
         ),
         says(

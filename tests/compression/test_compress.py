@@ -168,6 +168,24 @@ def test_what_the_loss_is_measured_on_is_not_tuned_on(encoder, corpus, tmp_path,
     assert not seen["tuned"] & seen["measured"]
 
 
+def test_files_of_a_corpus_count_alike(decoder, tmp_path, monkeypatch):
+    for name, count, word in (("long", 400, "word7"), ("short", 20, "word9")):
+        (tmp_path / f"{name}.txt").write_text(f"{word} word1\n" * count, "utf8")
+    seen = []
+    code = compress_module.encode_table
+    monkeypatch.setattr(
+        compress_module, "encode_table", lambda table, use, *rest: seen.append(use) or code(table, use, *rest)
+    )
+    found = compress_module.compress(
+        decoder, tmp_path / "out", ade.CompressionSettings(size="20kB"), [tmp_path / "long.txt", tmp_path / "short.txt"]
+    )
+    use = seen[0]
+    first = len(SPECIAL)
+    assert float(use[first + 7]) == pytest.approx(float(use[first + 9]), rel=0.01)
+    assert use[first + 1] > use[first + 7] > use[first + 2]
+    assert set(found.loss) == {"long.txt", "short.txt"}
+
+
 def test_the_input_alone(decoder, corpus, tmp_path):
     settings = ade.CompressionSettings(size="30kB", head="input")
     ade.compress(decoder, tmp_path / "packed", settings, [corpus])
