@@ -372,7 +372,7 @@ def scale() -> Grid:
     shared = {"revision": REVISION, "data": "ag_news", "distillation": distillation_of()}
     return one(
         Run("scale", "engines", {**shared, "rows": 2_000_000, "workers": [1, 2]}),
-        Run("scale", "processes", {**shared, "steps": 1000, "ways": [[1, 1], [1, 2], [2, 1]]}),
+        Run("scale", "processes", {**shared, "steps": 200, "ways": [[1, 1], [1, 2], [2, 1]]}),
         *(Run("scale", "scale", {**shared, "rows": rows, "steps": 200}) for rows in SCALE),
     )
 
