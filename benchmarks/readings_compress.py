@@ -142,18 +142,19 @@ READINGS: dict[str, list[Claim]] = {
             lambda book: change(book, "mpnet-base", "4.68MB", "stsb", average) > -0.5,
         ),
         says(
-            "The perplexity of SmolLM2-135M rises by less than 8% with the table in 10 MB, and by three tenths in 5 MB, where the "
-            "target was 3%. Tuned on the same text for 400 steps, it rises by 3% in 10 MB and by more than a quarter in "
-            "5 MB.",
-            lambda book: rise(book, "smollm2-135m", "10MB") < 8,
+            "The perplexity of SmolLM2-135M rises by 3% with the table in 10 MB, tuned or not, and by three tenths in 5 MB, where "
+            "that was the target. Tuned on the same text for 400 steps, it rises by more than a quarter in 5 MB.",
+            lambda book: all(2.9 < rise(book, model, "10MB") < 3.2 for model in ("smollm2-135m", TUNED)),
             lambda book: 29 < rise(book, "smollm2-135m", "5MB") < 32,
-            lambda book: 2.9 < rise(book, TUNED, "10MB") < 3.1,
             lambda book: 25 < rise(book, TUNED, "5MB") < 30,
         ),
         says(
             "Gemma-3-270M in 31 MB, one and a half bits a weight, its head tied, misses its targets, 4% on WikiText-2 and 10% "
-            "on Tatoeba. Tuned for 800 steps its perplexity rises by less than a tenth; in the eight languages by more than "
-            "half, in Hindi by much more.",
+            "on Tatoeba. With word lists of all languages alone its perplexity rises by more than a third, in the eight "
+            "languages it doubles; with texts to count in and 800 steps of tuning it rises by less than a tenth, in the "
+            "languages by more than half, in Hindi by much more.",
+            lambda book: 33 < rise(book, "gemma3-270m", "31MB") < 40,
+            lambda book: 95 < _rise_of_languages(book, "gemma3-270m", "31MB") < 105,
             lambda book: 4 < rise(book, GEMMA_TUNED, "31MB") < 10,
             lambda book: 50 < _rise_of_languages(book, GEMMA_TUNED, "31MB") < 60,
             lambda book: _rise_in(book, GEMMA_TUNED, "31MB", "hin") > 150,
