@@ -11,33 +11,32 @@ from torch.nn import functional as F
 
 from ade.compression.table import PackedTable
 
-SCORES = 24_000_000  # most that are kept at a time
+SCORES = 24_000_000  # of vectors with rows, at most
 STEPS = 6  # of the search
 LEAST, MOST = 0.5, 2.0
 
 
 def lengthen(table: PackedTable, states: Tensor, original: Tensor) -> None:
-    """Set the gains of a table, in place, given vectors (n, d) that its rows and those of `original` are scored by."""
+    """Set the gains of a table, in place, given vectors (n, d) that its rows and those of `original` are scored by.
+
+    All on the CPU; some of the vectors are enough.
+    """
     if not table.shape.stages or not len(states):
         return
     table.fill({"gains": torch.ones(len(table.shape.stages))})
     chosen = states[torch.linspace(0, len(states) - 1, max(1, min(len(states), SCORES // len(original)))).long()]
-    chosen = chosen.to(original.device).float()
     with torch.no_grad():
         wanted = torch.cat([chosen @ part.float().T for part in original.split(16384)], 1).log_softmax(1)
-        order = torch.argsort(table.slots().to(original.device).long())
-        wanted = wanted[:, order]
-        whole = table.by_slot(chosen)
-        fixed = table.products_without_codes(chosen)[0]
-        coded = (whole - fixed)[:, table.shape.exact :]
-        del whole
+        wanted = wanted[:, torch.argsort(table.slots().long())]  # by place, as the scores below
+        fixed, _ = table.products_without_codes(chosen)
+        coded = (table.by_slot(chosen) - fixed)[:, table.shape.exact :]
     gains = torch.ones(len(table.shape.stages), requires_grad=True)
     search = torch.optim.LBFGS([gains], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         search.zero_grad()
         scores = fixed.clone()
-        for gain, (begin, end) in zip(gains.to(fixed.device), table.shape.ranges(), strict=True):
+        for gain, (begin, end) in zip(gains, table.shape.ranges(), strict=True):
             scores[:, table.shape.exact + begin : table.shape.exact + end] += gain * coded[:, begin:end]
         found = F.kl_div(scores.log_softmax(1), wanted, log_target=True, reduction="batchmean")
         found.backward()
