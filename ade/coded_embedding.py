@@ -40,7 +40,7 @@ class CodedDictionary(Dictionary):
         assert isinstance(self.coded, TrainableTable)
         self.coded.books.requires_grad_(anchors)
         self.coded.mean_values.requires_grad_(anchors)
-        self.coded.gain_values.requires_grad_(False)  # books can say the same
+        self.coded.gain_values.requires_grad_(False)  # they stay 1: rows are not scored here
 
     def packed_arrays(self, packing: Packing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the sizes and the arrays of the table with its books as bytes."""

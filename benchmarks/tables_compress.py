@@ -5,7 +5,7 @@ from typing import Any
 from benchmarks.records import Run
 
 REVISION = 1  # raise when the measurement changes
-DECODERS = 2  # the same for the losses of decoders
+DECODER_REVISION = 2  # the same for the losses of decoders
 TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")
 ROWS = 400  # sentences and pairs of each language, where there are several
 TUNED, GEMMA_TUNED = "smollm2-135m, tuned", "gemma3-270m, tuned"
@@ -40,12 +40,12 @@ def compress() -> dict[str, dict[str, list[Run]]]:
         "gemma3-270m": {"languages": list(TATOEBA[:8]), "rows": 100},
     }
     for settings in counted.values():
-        settings["revision"] = DECODERS
+        settings["revision"] = DECODER_REVISION
     found = {
         model: {size: [compress_run(model, size, **counted.get(model, {}))] for size in asked}
         for model, asked in sizes.items()
     }
-    text = {"corpus": list(COUNTED), "tune": list(COUNTED), "revision": DECODERS}
+    text = {"corpus": list(COUNTED), "tune": list(COUNTED), "revision": DECODER_REVISION}
     found[TUNED] = {size: [compress_run("smollm2-135m", size, **text)] for size in ("5MB", "10MB")}
     several = [*COUNTED, *(f"multilingual/{language}.txt" for language in SPOKEN)]
     text |= counted["gemma3-270m"] | {"corpus": several, "tune": several}

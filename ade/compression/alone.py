@@ -16,7 +16,7 @@ from ade.compression.coded_table import ARRAYS, SHAPE, CodedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.report import CompressionReport
 from ade.compression.table import PackedTable
-from ade.compression.use import row_use
+from ade.compression.use import use_of_files
 from ade.files import new_folder
 from ade.progress import Report, silent
 from ade.settings import CompressionSettings
@@ -37,7 +37,7 @@ def compress_table(
     source: str | Path,
     out: Path,
     settings: CompressionSettings,
-    texts: Sequence[str] = (),
+    files: Sequence[Sequence[str]] = (),
     languages: Sequence[str] = (),
     overwrite: bool = False,
     report: Report = silent,
@@ -46,7 +46,7 @@ def compress_table(
     with new_folder(out, {SHAPE}, overwrite) as draft:
         teacher = load_teacher(source)
         table, (rows, dim) = teacher.table, teacher.table.shape
-        use = row_use(teacher.tokenizer, rows, texts, languages, report)
+        use = use_of_files(teacher.tokenizer, rows, files, languages, report)
         coder = CoderSettings(settings.nbytes(rows, dim), settings.seed)
         packed = encode_table(table, use, (), coder, report=report)
 

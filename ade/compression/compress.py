@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ade.compression.alone import compress_table, is_table
@@ -34,7 +33,7 @@ from ade.compression.report import (
 from ade.compression.source import body_of, is_decoder, load_model, source_folder
 from ade.compression.table import PackedTable, type_name
 from ade.compression.tuning import TuningSettings, tune
-from ade.compression.use import best_known, row_use
+from ade.compression.use import best_known, use_of_files
 from ade.data.reading import read_texts
 from ade.devices import resolve_device
 from ade.errors import InputError
@@ -86,7 +85,8 @@ def compress(
     if is_table(source):
         if tune_on or settings.max_loss:
             raise InputError(f"{source}: a table without a model; --tune and --max-loss need one")
-        return compress_table(source, out, settings, _read_corpus(corpus).texts, languages, overwrite, report)
+        files = list(_read_corpus(corpus).counted.values())
+        return compress_table(source, out, settings, files, languages, overwrite, report)
     with new_folder(out, MARKERS, overwrite) as draft, source_folder(source) as folder:
         texts = _read_corpus(corpus)
         held_back = {text for some in texts.held_back.values() for text in some}
@@ -133,9 +133,7 @@ class _Job:
             size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
             if use is None or before is None:
                 backend = tokenizer.backend_tokenizer
-                files = [texts for texts in self.corpus.counted.values() if texts] or [[]]
-                shares = [row_use(backend, rows, texts, self.languages, self.report) for texts in files]
-                use = torch.stack(shares).mean(0)  # files count alike, as they do in what is measured
+                use = use_of_files(backend, rows, self.corpus.counted.values(), self.languages, self.report)
                 held_back = self.corpus.held_back or sampled_texts(best_known(backend, self.languages, SAMPLED))
                 before = outputs_of(model, tokenizer, held_back, self.report)
 

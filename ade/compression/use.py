@@ -49,6 +49,18 @@ def row_use(
     return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own_use(tokenizer, rows)
 
 
+def use_of_files(
+    tokenizer: Tokenizer,
+    rows: int,
+    files: Iterable[Sequence[str]],
+    languages: Sequence[str] = (),
+    report: Report = silent,
+) -> Tensor:
+    """Return the mean of the expected shares (rows,) over files of texts, long and short alike; empty ones are none."""
+    counted = [texts for texts in files if texts] or [[]]
+    return torch.stack([row_use(tokenizer, rows, texts, languages, report) for texts in counted]).mean(0)
+
+
 def own_use(tokenizer: Tokenizer, rows: int) -> Tensor:
     """Return what the tokenizer's model says of the share of each token (rows,); 0 for rows without a token.
 
