@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ade.compression.table import PackedTable
@@ -27,13 +26,10 @@ class CodedDictionary(Dictionary):
         sizes = TableShape.from_dict(shape)
         self.coded = PackedTable(sizes) if packed else TrainableTable(sizes, rotation=False)
 
-    @torch.no_grad()
     def load(self, table: PackedTable) -> None:
-        """Copy a table of the same shape into this layer, scaled so that rows have unit variance on average."""
-        rows = torch.arange(table.shape.rows).split(8192)
-        length = sum(float(table(part).norm(dim=1).sum()) for part in rows) / table.shape.rows
+        """Copy a table of the same shape into this layer."""
         assert isinstance(self.coded, TrainableTable)
-        self.coded.load(table, table.shape.dim**0.5 / max(length, 1e-12))
+        self.coded.load(table)
 
     def choose_trained(self, anchors: bool, weights: bool) -> None:
         """Choose whether books are trained, as anchors are; there are no weights."""

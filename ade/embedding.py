@@ -112,6 +112,8 @@ class Dictionary(nn.Module, ABC):
         if torch.is_grad_enabled() and len(anchors) <= DENSE_ANCHORS:
             return self.coefficients(ids) @ anchors
         index, weight, _ = self.pairs_of(ids)
+        if index.shape[1] == 1:
+            return F.embedding(index[:, 0], anchors) * weight  # a sum of one
         return F.embedding_bag(index, anchors, mode="sum", per_sample_weights=weight)
 
     def expand(self, ids: Tensor, mask: Tensor) -> Expanded:

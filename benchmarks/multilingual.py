@@ -1,7 +1,7 @@
 """Encoders of many languages: distilled from multilingual-e5-small, beside it and beside the mean of its table.
 
 Tasks: the translation of a sentence (Tatoeba, by language) and similarity (STS-B, by language). The texts come from
-`multilingual_texts.py`: none of the tasks' own.
+`multilingual_texts.py` and `drawn_texts.py`: none of the tasks' own.
 """
 
 import tempfile
@@ -18,7 +18,8 @@ from benchmarks.compress import PREFIX, tasks
 from benchmarks.records import Run
 from benchmarks.sentence import mean_of, teacher_of
 
-FOLDER = "multilingual"  # of the texts, in the data folder: a file of lines for each language
+FOLDER = "multilingual"  # of the texts, in the data folder: files of lines for each language
+DRAWN = ".drawn.txt"  # ending of the files of texts that nobody wrote
 
 
 def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -38,8 +39,9 @@ def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str
 
 
 def texts_of(places: Places, count: int) -> list[str]:
-    """So many texts of each language, or all with 0."""
+    """So many texts of each language and as many drawn ones, or all with 0."""
     files = sorted((places.data / FOLDER).glob("*.txt"))
-    if not files:
-        raise InputError(f"{places.data / FOLDER}: no texts; python -m benchmarks.multilingual_texts gathers them")
+    for script, needed in (("multilingual_texts", ""), ("drawn_texts", DRAWN)):
+        if not any(file.name.endswith(needed) for file in files):
+            raise InputError(f"{places.data / FOLDER}: no texts of python -m benchmarks.{script}; run it first")
     return [line for file in files for line in file.read_text("utf8").splitlines()[: count or None]]

@@ -7,6 +7,7 @@
 Read are message catalogues (`.mo`), manuals in HTML, fortunes and FreeDict's dictionaries. Of each language there are
 at most so many prose texts, then dictionary entries, then messages of programs, each drawn by a hash of the text, so
 the same packages give the same files.
+`drawn_texts.py` adds texts that nobody wrote.
 """
 
 import gettext

@@ -7,7 +7,7 @@ from benchmarks.claims import Check, Claim, MissingError, records, says
 from benchmarks.tables_sentence import ALL_TEXTS, MULTILINGUAL, ONE, RATES, SMALL, SOME, SOME_TEXTS, STATIC, TWO
 
 TEACHER, *OTHERS = STATIC
-MULTI_ONE, MULTI_TWO = MULTILINGUAL
+MULTI_ONE, MULTI_LARGE, MULTI_TWO = MULTILINGUAL
 MINUTES = 30  # for SOME texts on two cores
 Value = Callable[[Record], float]
 

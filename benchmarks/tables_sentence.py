@@ -7,6 +7,7 @@ from ade.settings import EncoderSettings
 from benchmarks.records import Run
 
 REVISION = 1  # raise when the measurement or the training of encoders changes
+CODED_REVISION = 2  # the same for encoders whose table is coded
 STATIC = ("MiniLM-L6", "model2vec of MiniLM-L6, 256", "wordllama, 256", "mean of MiniLM-L6's table")
 ONE, SMALL, TWO = "ADE, one layer, 8 MB", "ADE, one layer, 2 MB", "ADE, two layers, 8 MB"
 OURS: dict[str, dict[str, Any]] = {
@@ -20,8 +21,9 @@ SOME = 100_000  # texts, of all that there are
 LANGUAGES = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")  # of Tatoeba
 SIMILARITY = ("de", "en", "es", "fr", "ru", "zh")  # of STS-B
 MULTILINGUAL: dict[str, dict[str, Any]] = {
-    "ADE, one layer, 16 MB": {"size": "16MB", "epochs": 6.0},
-    "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 6.0},
+    "ADE, one layer, 16 MB": {"size": "16MB", "epochs": 4.0},
+    "ADE, one layer, 24 MB": {"size": "24MB", "epochs": 4.0},
+    "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4.0},
 }
 ALL_TEXTS, SOME_TEXTS, RATES = "all texts", f"{SOME:,} texts", "rates"
 
@@ -49,7 +51,7 @@ def multilingual() -> dict[str, dict[str, list[Run]]]:
 def multilingual_run(texts: int = 0, **chosen: Any) -> Run:
     """One encoder of many languages, from so many texts of each, or all with 0."""
     encoder = {name: value for name, value in asdict(EncoderSettings(**chosen)).items() if name != "device"}
-    settings = {"revision": REVISION, "teacher": "multilingual-e5-small", "texts": texts, "encoder": encoder}
+    settings = {"revision": CODED_REVISION, "teacher": "multilingual-e5-small", "texts": texts, "encoder": encoder}
     asked = {"languages": list(LANGUAGES), "similarity": list(SIMILARITY), "rows": 0}
     return Run("multilingual", "multilingual_encoder", {**settings, **asked})
 

@@ -2,12 +2,13 @@
 
 import gzip
 
+import numpy as np
 import pytest
 import transformers
 
 from ade.compression import encoder_table
 from ade.errors import InputError
-from benchmarks import multilingual, multilingual_texts, records, sections
+from benchmarks import drawn_texts, multilingual, multilingual_texts, records, sections
 from benchmarks.book import Book
 from benchmarks.records import Run
 from benchmarks.reproduce import reproduce
@@ -52,6 +53,30 @@ def test_sentences_of_a_text():
     assert list(multilingual_texts.sentences("12 : 45 == 3")) == []
 
 
+def test_drawn_texts_have_words_of_the_language_and_parts_of_its_texts(tmp_path):
+    texts = ["mbwa paka", "nyumba ya bibi yangu ni kubwa sana sana kabisa"]  # Swahili, of which there is no list
+    (tmp_path / "sw.txt").write_text("\n".join(texts), "utf8")
+    (tmp_path / "de.txt").write_text("Kurz.\n", "utf8")
+    drawn_texts.main(tmp_path)
+    first = {file.name: file.read_text("utf8") for file in tmp_path.iterdir()}
+    drawn_texts.main(tmp_path)  # neither drawn from its own texts nor from other ones the second time
+    assert {file.name: file.read_text("utf8") for file in tmp_path.iterdir()} == first
+
+    swahili, german = (first[f"{language}.drawn.txt"].splitlines() for language in ("sw", "de"))
+    assert len(swahili) == drawn_texts.OF_WORDS + drawn_texts.PARTS
+    assert {word for text in swahili for word in text.lower().rstrip(".").split()} == set(" ".join(texts).split())
+    assert all(part.lower() in texts[1] for part in swahili[drawn_texts.OF_WORDS :])
+    assert len(german) == drawn_texts.OF_WORDS  # no text is long enough for parts
+    assert len({word for text in german for word in text.split()}) > 10_000
+
+
+def test_parts_of_a_language_without_spaces_are_characters():
+    text = "\u732b\u306f\u5c4b\u6839\u306e\u4e0a\u306b\u5ea7\u3063\u3066\u3044\u307e\u3059" * 2
+    parts = drawn_texts.parts_of("ja", [text, "\u732b"], 50, np.random.default_rng(0))
+    assert all(part in text and 5 <= len(part) < 16 for part in parts)
+    assert len(set(parts)) > 20
+
+
 def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
     monkeypatch.setattr(encoder_table, "CODED_FROM", 100)
     with pytest.raises(InputError, match="multilingual_texts"):
@@ -61,7 +86,10 @@ def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
     texts = [" ".join(WORDS[(row * 7 + place) % 400] for place in range(5)) for row in range(60)]
     for language in ("de", "en"):
         (folder / f"{language}.txt").write_text("\n".join(texts) + "\n", "utf8")
-    assert len(multilingual.texts_of(places, 10)) == 20
+    with pytest.raises(InputError, match="drawn_texts"):
+        multilingual.texts_of(places, 0)
+    (folder / "de.drawn.txt").write_text("w1 w2\n", "utf8")
+    assert len(multilingual.texts_of(places, 10)) == 21
 
     teacher = places.teachers / "multilingual-e5-small"
     config = transformers.BertConfig(
@@ -86,7 +114,7 @@ def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
     assert figures["mean"]["tatoeba"]["deu"] > 90
     assert figures["encoder"]["tatoeba"]["deu"] > 90
     assert figures["bytes"] < 60_000
-    assert record["data"]["texts"] == 120
+    assert record["data"]["texts"] == 121
 
 
 def test_the_table_has_a_row_for_each_encoder(monkeypatch):

@@ -1,6 +1,9 @@
 """The table of an encoder in codes: for teachers of so many tokens that finding pairs would take very long."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
 
 from ade.compression.coded_table import CodedTable
 from ade.compression.coder import CoderSettings, encode_table
@@ -20,10 +23,30 @@ MOST_SPECIAL = 64  # special tokens whose rows stay whole
 BOOKS = 6  # of all stages, about
 
 
-def code_for_encoder(
-    teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int = 1, report: Report = silent
-) -> tuple[CodedTable, Division]:
-    """Code the table of a teacher for an encoder whose folder has at most `size` bytes.
+@dataclass(frozen=True, eq=False)
+class EncoderTable:
+    """A teacher's table on its way into an encoder: as it came, before its rows are trained and coded."""
+
+    teacher: Teacher  # its tokens are those that the encoder will have
+    use: Tensor  # (V,) how often each row is expected
+    special: Sequence[int]  # rows that stay whole
+    division: Division  # of the encoder's bytes
+
+    def rows(self) -> Tensor:
+        """Return the rows (V, d) in float32, scaled so that they have unit variance on average."""
+        table = self.teacher.table.float()
+        return table * (table.shape[1] ** 0.5 / table.norm(dim=1).mean().clamp(min=1e-12))
+
+    def coded(self, rows: Tensor, report: Report = silent) -> CodedTable:
+        """Return the table of these rows (V, d), in as many bytes as the division has for it."""
+        settings = CoderSettings(self.division.codebook)
+        table = encode_table(rows.half(), self.use, self.special, settings, report=report)
+        about = {"tokenizer_bytes": self.division.tokenizer, "division": self.division.as_dict()}
+        return CodedTable(table, self.teacher.tokenizer, {**self.teacher.about, **about})
+
+
+def table_for_encoder(teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int = 1) -> EncoderTable:
+    """Return what of a teacher's table an encoder takes whose folder has at most `size` bytes.
 
     Arguments as for `distill_for_encoder`; the numbers of the tokens are those of the returned tokenizer.
     """
@@ -40,11 +63,7 @@ def code_for_encoder(
             f"{size:,} bytes are too few for this teacher and these texts; an encoder needs at least about {needed:,}: "
             f"{division.tokenizer:,} for the tokenizer, {division.layers:,} for the layers, {enough:,} for the table"
         )
-
-    use = row_use(small.tokenizer, len(small.table), known)
     added = small.tokenizer.get_added_tokens_decoder()
     special = [number for number, token in sorted(added.items()) if token.special and number < len(small.table)]
-    coder = CoderSettings(division.codebook)
-    table = encode_table(small.table.half(), use, special[:MOST_SPECIAL], coder, report=report)
-    about = {**small.about, "tokenizer_bytes": division.tokenizer, "division": division.as_dict()}
-    return CodedTable(table, small.tokenizer, about), division
+    use = row_use(small.tokenizer, len(small.table), known)
+    return EncoderTable(small, use, special[:MOST_SPECIAL], division)

@@ -29,17 +29,16 @@ class TrainableTable(PackedTable):
         return made
 
     @torch.no_grad()
-    def load(self, packed: PackedTable, factor: float = 1.0) -> None:
-        """Take over the rows of a packed table of the same shape, times a factor."""
+    def load(self, packed: PackedTable) -> None:
+        """Take over the rows of a packed table of the same shape."""
         self.fill(packed.state_dict())
-        self.exact.mul_(factor)
-        self.mean_values.copy_(packed.mean * factor)
+        self.mean_values.copy_(packed.mean)
         self.gain_values.copy_(packed.gains)
         self.rotation_values.copy_(packed.directions())
         for number, stage in enumerate(self.shape.stages):
             scale = self.get_buffer(f"scale_{number}")  # (pieces, 1, 1)
             common = scale.abs().mean(0, keepdim=True) if stage.shared else scale.clone()
-            self.books[number].copy_(packed.get_buffer(f"book_{number}") * common * factor)
+            self.books[number].copy_(packed.get_buffer(f"book_{number}") * common)
             scale.div_(torch.where(common == 0, 1, common))
 
     def book(self, number: int) -> Tensor:

@@ -6,15 +6,17 @@ for a model of a given size, the training texts.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from ade.codebook import Codebook
-from ade.compression import encoder_table
 from ade.compression.coded_table import CodedTable
+from ade.compression.encoder_table import EncoderTable
 from ade.data.dataset import Dataset
 from ade.data.problems import ENCODER
 from ade.distillation import distill
@@ -26,7 +28,7 @@ from ade.settings import DistillationSettings
 from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
 
 Kept = TypeVar("Kept", Codebook, CodedTable)
-FORMAT = 2  # of cached codebooks; a higher number makes them anew
+FORMAT = 3  # of cached codebooks; a higher number makes them anew
 
 
 def codebook_for(
@@ -67,21 +69,28 @@ def codebook_for_size(
 
 def codebook_for_encoder(
     texts: Sequence[str], size: int, teacher: Teacher, outputs: int, layers: int, report: Report = silent
-) -> tuple[Codebook | CodedTable, int]:
-    """The codebook for an encoder whose folder has at most `size` bytes, and the bits of its layers.
-
-    The table of a teacher of very many tokens is coded instead.
-    """
+) -> tuple[Codebook, Division]:
+    """The codebook for an encoder whose folder has at most `size` bytes, and how they are divided."""
     key = _key(teacher, {"encoder": size, "outputs": outputs, "layers": layers}, texts)
-    if len(teacher.table) >= encoder_table.CODED_FROM:
-        folder = cache_folder() / "tables" / key
-        made = _read(folder, CodedTable.load)
-        if made is None:
-            made, _ = encoder_table.code_for_encoder(teacher, texts, size, outputs, layers, report)
-            _write(made, folder)
-        return made, Division(**made.about["division"]).layer_bits
     book = _cached(key, lambda: distill_for_encoder(teacher, texts, size, outputs, layers, None, report)[0])
-    return book, Division(**book.about["division"]).layer_bits
+    return book, Division(**book.about["division"])
+
+
+def coded_for_encoder(table: EncoderTable, rows: Tensor, report: Report = silent) -> CodedTable:
+    """The coded table of an encoder, of these rows."""
+    use = hashlib.sha256(table.use.double().numpy().tobytes()).hexdigest()
+    chosen = {"coded": table.division.as_dict(), "use": use, "special": list(table.special)}
+    folder = cache_folder() / "tables" / _key(replace(table.teacher, table=rows), chosen)
+    made = _read(folder, CodedTable.load)
+    if made is None:
+        made = table.coded(rows, report)
+        _write(made, folder)
+    return made
+
+
+def rows_folder(teacher: Teacher, texts: Iterable[str], chosen: Mapping[str, Any]) -> Path:
+    """The folder for the run that trains a teacher's rows on texts, told from others by what was chosen for it."""
+    return cache_folder() / "rows" / _key(teacher, {"rows": dict(chosen)}, texts)
 
 
 def _default_settings(tokens: int) -> DistillationSettings:

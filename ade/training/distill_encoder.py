@@ -7,29 +7,33 @@ is where the teacher's is. The function behind the command `ade distill-encoder`
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ade.codebook import Codebook
+from ade.compression import encoder_table
 from ade.compression.coded_table import CodedTable
 from ade.data.loading import EMBEDDED, load_dataset
 from ade.data.reading import read_texts
 from ade.data.spilling import SpilledArray
 from ade.data.texts import Texts
 from ade.errors import InputError
+from ade.packing.whole_folder import Division
 from ade.progress import Report
 from ade.sentence_encoder import SentenceEncoder
 from ade.settings import Architecture, EncoderSettings, TrainingSettings, parse_size
-from ade.teachers import load_teacher
+from ade.teachers import Teacher, load_teacher
 from ade.training.checkpoints import Existing, claimed
-from ade.training.codebooks import codebook_for_encoder
+from ade.training.codebooks import codebook_for_encoder, coded_for_encoder, rows_folder
 from ade.training.encoder_task import EncoderTask
 from ade.training.loop import fit_task
 from ade.training.sentence_teacher import SentenceTeacher, rotated
 from ade.training.train import shown
+from ade.training.whole_rows import afterwards, train_rows
 
 MIN_TEXTS = 20
 
@@ -83,15 +87,77 @@ def distill_encoder(
         )
 
     with shown(progress) as report:
-        dim, name = settings.dim or teacher.dim, ", ".join(Path(file).name for file in files)
-        codebook, architecture = _codebook(table, data, dim, settings, report)
-        vectors = rotated(teacher.vectors(data, report), dim)
-        about = {"teacher": teacher.name, "license": codebook.about.get("license"), "data": name, "rows": len(data)}
+        chosen = _Chosen(load_teacher(table), teacher, data, settings, report)
+        prepared = (
+            _prepared_coded(chosen, existing)
+            if len(chosen.table.table) >= encoder_table.CODED_FROM
+            else _prepared(chosen)
+        )
+        name = ", ".join(Path(file).name for file in files)
+        license = prepared.codebook.about.get("license")
+        about = {"teacher": teacher.name, "license": license, "data": name, "rows": len(data)}
 
         def task() -> EncoderTask:
-            return EncoderTask(codebook, data, vectors, architecture, about, settings.seed, report)
+            return EncoderTask(
+                prepared.codebook, data, prepared.vectors, prepared.architecture, about, settings.seed, report
+            )
 
-        return fit_task(task, codebook, training_of(settings), architecture, out, existing, report)
+        return fit_task(
+            task, prepared.codebook, prepared.training, prepared.architecture, out, existing, report, prepared.start
+        )
+
+
+class _Chosen(NamedTuple):
+    """What an encoder is made of."""
+
+    table: Teacher
+    teacher: SentenceTeacher
+    data: Texts
+    settings: EncoderSettings
+    report: Report
+
+    @property
+    def dim(self) -> int:
+        return self.settings.dim or self.teacher.dim
+
+    def vectors(self) -> np.ndarray:
+        return rotated(self.teacher.vectors(self.data, self.report), self.dim)
+
+    def architecture(self, division: Division) -> Architecture:
+        layers, longest = self.settings.layers, self.settings.max_tokens
+        return Architecture(attend="tokens", layers=layers, max_tokens=longest, layer_bits=division.layer_bits)
+
+
+class _Prepared(NamedTuple):
+    """What the training of an encoder begins with."""
+
+    codebook: Codebook | CodedTable
+    vectors: np.ndarray  # of the texts, by the teacher
+    training: TrainingSettings
+    architecture: Architecture
+    start: Mapping[str, Tensor]  # weights, by name; others are new
+
+
+def _prepared(chosen: _Chosen) -> _Prepared:
+    """A codebook in as many bytes as the size of the folder leaves; then the teacher's answers, which take longer."""
+    size, layers = parse_size(chosen.settings.size), chosen.settings.layers
+    book, division = codebook_for_encoder(chosen.data, size, chosen.table, chosen.dim, layers, chosen.report)
+    return _Prepared(book, chosen.vectors(), training_of(chosen.settings), chosen.architecture(division), {})
+
+
+def _prepared_coded(chosen: _Chosen, existing: Existing) -> _Prepared:
+    """The same for a table that is coded; its rows are trained whole before."""
+    settings, training = chosen.settings, training_of(chosen.settings)
+    table = encoder_table.table_for_encoder(
+        chosen.table, chosen.data, parse_size(settings.size), chosen.dim, settings.layers
+    )
+    vectors, architecture = chosen.vectors(), chosen.architecture(table.division)
+    told = {name: value for name, value in asdict(settings).items() if name != "device"}
+    folder = rows_folder(chosen.table, chosen.data, {**told, "teacher": chosen.teacher.identity})
+    again: Existing = "overwrite" if existing == "overwrite" else "resume"
+    trained = train_rows(table, chosen.data, vectors, training, architecture, folder, again, chosen.report)
+    coded = coded_for_encoder(table, trained.rows, chosen.report)
+    return _Prepared(coded, vectors, training_of(afterwards(settings)), architecture, trained.weights)
 
 
 def _check_processes() -> None:
@@ -145,14 +211,3 @@ def gather_texts(files: Sequence[str | Path], more: Iterable[str] = (), text_col
     if len(offsets) <= MIN_TEXTS:
         raise InputError(f"an encoder needs at least {MIN_TEXTS} different texts, found {len(offsets) - 1}")
     return Texts(data.array(), np.frombuffer(offsets, np.int64))
-
-
-def _codebook(
-    table: str | Path, data: Texts, dim: int, settings: EncoderSettings, report: Report
-) -> tuple[Codebook | CodedTable, Architecture]:
-    """The codebook, in as many bytes as the size of the folder leaves, and the architecture on it."""
-    loaded, size = load_teacher(table), parse_size(settings.size)
-    codebook, layer_bits = codebook_for_encoder(data, size, loaded, dim, settings.layers, report)
-    return codebook, Architecture(
-        attend="tokens", layers=settings.layers, max_tokens=settings.max_tokens, layer_bits=layer_bits
-    )

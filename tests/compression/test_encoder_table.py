@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ade.compression import encoder_table
-from ade.compression.encoder_table import code_for_encoder
+from ade.compression.encoder_table import table_for_encoder
 from ade.data.tokenizer_file import packed_bytes
 from ade.encoder import Encoder
 from ade.errors import InputError
@@ -28,7 +28,9 @@ def teacher() -> Teacher:
 
 
 def test_a_large_size_keeps_every_token_and_is_used(teacher):
-    made, division = code_for_encoder(teacher, TEXTS, 48_000, 8)
+    table = table_for_encoder(teacher, TEXTS, 48_000, 8)
+    made, division = table.coded(table.rows()), table.division
+    assert abs(float(table.rows().norm(dim=1).mean()) - 16**0.5) < 1e-3
     assert made.table.shape.rows == made.tokenizer.get_vocab_size() == 3002
     stored = sum(array.numel() * array.element_size() for array in made.table.state_dict().values())
     assert 0.9 * division.codebook < stored <= division.codebook
@@ -46,20 +48,20 @@ def test_a_large_size_keeps_every_token_and_is_used(teacher):
 def test_texts_of_languages_that_stand_together_all_count(teacher, monkeypatch):
     other = [text.replace("w", "w2") for text in TEXTS]  # w20 to w2299
     monkeypatch.setattr(encoder_table, "MOST_TEXTS", 40)
-    made, _ = code_for_encoder(teacher, TEXTS + other, 36_500, 8)
+    made = table_for_encoder(teacher, TEXTS + other, 36_500, 8).teacher
     for text in (TEXTS[0], other[0]):
         assert "[UNK]" not in made.tokenizer.encode(text).tokens
 
 
 def test_a_small_size_drops_tokens_that_the_texts_lack(teacher):
-    made, _ = code_for_encoder(teacher, TEXTS, 36_500, 8)
-    assert 300 <= made.table.shape.rows < 1000
+    made = table_for_encoder(teacher, TEXTS, 36_500, 8).teacher
+    assert 300 <= len(made.table) < 1000
     assert made.tokenizer.encode(TEXTS[0]).tokens == teacher.tokenizer.encode(TEXTS[0]).tokens
 
 
 def test_too_few_bytes_are_refused(teacher):
     with pytest.raises(InputError, match="at least about"):
-        code_for_encoder(teacher, TEXTS, 6_000, 8)
+        table_for_encoder(teacher, TEXTS, 6_000, 8)
 
 
 def test_an_encoder_is_distilled_on_it_and_the_table_is_coded_once(teacher, tmp_path, monkeypatch):
