@@ -143,10 +143,11 @@ READINGS: dict[str, list[Claim]] = {
         ),
         says(
             "The perplexity of SmolLM2-135M rises by 3% with the table in 10 MB, tuned or not, and by three tenths in 5 MB, where "
-            "that was the target. Tuned on the same text for 400 steps, it rises by more than a quarter in 5 MB.",
+            "that was the target. Tuned on the same text for 400 steps, it rises by a quarter in 5 MB. That run was tuned at "
+            "a rate of 0.003, now the default, the others at 0.0015.",
             lambda book: all(2.9 < rise(book, model, "10MB") < 3.2 for model in ("smollm2-135m", TUNED)),
             lambda book: 29 < rise(book, "smollm2-135m", "5MB") < 32,
-            lambda book: 25 < rise(book, TUNED, "5MB") < 30,
+            lambda book: 23.5 < rise(book, TUNED, "5MB") < 25.5,
         ),
         says(
             "Gemma-3-270M in 31 MB, one and a half bits a weight, its head tied, misses its targets, 4% on WikiText-2 and 10% "
