@@ -1,7 +1,7 @@
 """The codebook: shared anchors and, for each token, a few (index, weight) pairs (Vocabulary Projection).
 
 The pairs of all tokens are stored one after the other, so tokens may have any number of pairs, at least one. Anchors
-have norm one, and so have the composed rows, up to the error of their approximation.
+of a distilled codebook have norm one, and so have the composed rows, up to the error of their approximation.
 """
 
 import hashlib
@@ -116,7 +116,9 @@ class Codebook:
 
     def digest(self) -> str:
         """Return a hash of anchors and weights."""
-        return hashlib.sha256(self.weights.numpy().tobytes() + self.anchors.numpy().tobytes()).hexdigest()[:16]
+        found = hashlib.sha256(self.weights.numpy().data)
+        found.update(self.anchors.numpy().data)
+        return found.hexdigest()[:16]
 
     def pairs_of(self, token: int) -> tuple[Tensor, Tensor]:
         """Return the anchor indices and weights of one token."""

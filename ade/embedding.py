@@ -1,7 +1,7 @@
 """The codebook as a layer (the paper's anchor look-up and weighted aggregation): trainable, or packed.
 
-Token ids become composed token vectors, sum_j beta_j a_j, or the expanded anchor sequence. The pairs stay sparse: a
-table with a row per token is never built.
+Token ids become composed token vectors, sum_j beta_j a_j, or the expanded anchor sequence. The pairs stay sparse: they
+are never unfolded into a table with a row per token.
 """
 
 from abc import ABC, abstractmethod

@@ -234,6 +234,9 @@ class CompressionSettings:
         metadata={"help": "most loss on held-back text, as 2%; more bytes are spent until it holds"},
     )
     tune_steps: int = field(default=400, metadata={"help": "optimizer steps of --tune"})
+    tune_rate: float = field(
+        default=0.003, metadata={"help": "peak learning rate of --tune, relative to the size of the values"}
+    )
     seed: int = field(default=0, metadata={"help": "random seed"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
 
@@ -244,6 +247,7 @@ class CompressionSettings:
         if self.max_loss:
             parse_percent(self.max_loss)  # raises for what is no percentage
         _need(self.tune_steps >= 1, "tune_steps", "at least 1", self.tune_steps)
+        _need(0 < self.tune_rate <= 1, "tune_rate", "above 0, at most 1", self.tune_rate)
         _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
 
     def nbytes(self, rows: int, dim: int) -> int:

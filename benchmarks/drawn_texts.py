@@ -7,7 +7,6 @@ little text of it; parts of texts are as short as what people say. Beside each f
 texts is written, as de.drawn.txt; the same texts give the same files.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ import numpy as np
 import typer
 import wordfreq
 
+from ade.errors import InputError
 from benchmarks.multilingual import DRAWN
 
 WORDS = 30_000  # most frequent words of a language
@@ -35,8 +35,10 @@ def words_of(language: str, texts: Sequence[str]) -> tuple[list[str], np.ndarray
         words = sorted(known, key=lambda word: (-known[word], word))[:WORDS]
         weights = np.array([known[word] for word in words]) ** EXPONENT
     else:
-        words = sorted(Counter(word for text in texts for word in text.split()))
+        words = sorted({word for text in texts for word in text.split()})
         weights = np.ones(len(words))
+    if not words:
+        raise InputError(f"{language}: neither a list of words nor a text that has some")
     return words, weights / weights.sum()
 
 
@@ -60,7 +62,7 @@ def parts_of(language: str, texts: Sequence[str], count: int, generator: np.rand
     for number in range(count if split else 0):
         pieces = split[generator.integers(len(split))]
         length = int(generator.integers(*PART[spaced]))
-        first = int(generator.integers(max(1, len(pieces) - length)))
+        first = int(generator.integers(len(pieces) - length + 1))
         part = (" " if spaced else "").join(pieces[first : first + length]).strip()
         found.append(part if number % 2 else part[:1].upper() + part[1:])
     return found

@@ -41,7 +41,9 @@ def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str
 def texts_of(places: Places, count: int) -> list[str]:
     """So many texts of each language and as many drawn ones, or all with 0."""
     files = sorted((places.data / FOLDER).glob("*.txt"))
-    for script, needed in (("multilingual_texts", ""), ("drawn_texts", DRAWN)):
-        if not any(file.name.endswith(needed) for file in files):
-            raise InputError(f"{places.data / FOLDER}: no texts of python -m benchmarks.{script}; run it first")
+    drawn = {file.name.removesuffix(DRAWN) for file in files if file.name.endswith(DRAWN)}
+    written = {file.stem for file in files if not file.name.endswith(DRAWN)}
+    if not written or drawn != written:
+        script = "drawn_texts" if written else "multilingual_texts"
+        raise InputError(f"{places.data / FOLDER}: texts are missing; python -m benchmarks.{script} makes them")
     return [line for file in files for line in file.read_text("utf8").splitlines()[: count or None]]

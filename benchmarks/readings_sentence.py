@@ -167,8 +167,8 @@ READINGS: dict[str, list[Claim]] = {
         ),
         says(
             "One layer finds more than eight tenths of the translations that its teacher finds, where nine tenths were the "
-            "target, two layers nearly nine tenths. On STS-B two layers reach the target of 0.70, one layer misses it by up "
-            "to two points. A larger table helps little.",
+            "target, two layers nearly nine tenths. On STS-B two layers reach the target of 0.70, one layer misses it by one "
+            "or two hundredths. A larger table helps little.",
             lambda book: all(0.8 < share_of_teacher(book, name) < 0.87 for name in (MULTI_ONE, MULTI_LARGE)),
             lambda book: 0.88 < share_of_teacher(book, MULTI_TWO) < 0.9,
             lambda book: similar(only(book, MULTI_TWO)) > 70,

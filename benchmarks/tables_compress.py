@@ -46,10 +46,13 @@ def compress() -> dict[str, dict[str, list[Run]]]:
         for model, asked in sizes.items()
     }
     text = {"corpus": list(COUNTED), "tune": list(COUNTED), "revision": DECODER_REVISION}
-    found[TUNED] = {size: [compress_run("smollm2-135m", size, **text)] for size in ("5MB", "10MB")}
+    found[TUNED] = {
+        size: [compress_run("smollm2-135m", size, **text, compression={"size": size, "tune_rate": rate})]
+        for size, rate in (("5MB", 0.003), ("10MB", 0.0015))  # the rates that there are records of
+    }
     several = [*COUNTED, *(f"multilingual/{language}.txt" for language in SPOKEN)]
     text |= counted["gemma3-270m"] | {"corpus": several, "tune": several}
-    text["compression"] = {"size": "31MB", "tune_steps": 800}
+    text["compression"] = {"size": "31MB", "tune_steps": 800, "tune_rate": 0.0015}
     found[GEMMA_TUNED] = {"31MB": [compress_run("gemma3-270m", "31MB", **text)]}
     exported = compress_run("multilingual-e5-small", "11.7MB")
     return {**found, ONNX: {"11.7MB": [Run("compress", "compress_onnx", exported.settings)]}}

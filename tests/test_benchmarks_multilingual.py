@@ -65,7 +65,12 @@ def test_drawn_texts_have_words_of_the_language_and_parts_of_its_texts(tmp_path)
     swahili, german = (first[f"{language}.drawn.txt"].splitlines() for language in ("sw", "de"))
     assert len(swahili) == drawn_texts.OF_WORDS + drawn_texts.PARTS
     assert {word for text in swahili for word in text.lower().rstrip(".").split()} == set(" ".join(texts).split())
-    assert all(part.lower() in texts[1] for part in swahili[drawn_texts.OF_WORDS :])
+    parts = swahili[drawn_texts.OF_WORDS :]
+    assert all(part.lower() in texts[1] for part in parts)
+    assert any(part.endswith("kabisa") for part in parts)
+    assert any(part.startswith("Nyumba") for part in parts)
+    with pytest.raises(InputError, match="sw: neither"):
+        drawn_texts.words_of("sw", [])
     assert len(german) == drawn_texts.OF_WORDS  # no text is long enough for parts
     assert len({word for text in german for word in text.split()}) > 10_000
 
@@ -88,8 +93,9 @@ def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
         (folder / f"{language}.txt").write_text("\n".join(texts) + "\n", "utf8")
     with pytest.raises(InputError, match="drawn_texts"):
         multilingual.texts_of(places, 0)
-    (folder / "de.drawn.txt").write_text("w1 w2\n", "utf8")
-    assert len(multilingual.texts_of(places, 10)) == 21
+    for language in ("de", "en"):
+        (folder / f"{language}.drawn.txt").write_text("w1 w2\n", "utf8")
+    assert len(multilingual.texts_of(places, 10)) == 22
 
     teacher = places.teachers / "multilingual-e5-small"
     config = transformers.BertConfig(
@@ -114,7 +120,7 @@ def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
     assert figures["mean"]["tatoeba"]["deu"] > 90
     assert figures["encoder"]["tatoeba"]["deu"] > 90
     assert figures["bytes"] < 60_000
-    assert record["data"]["texts"] == 121
+    assert record["data"]["texts"] == 122
 
 
 def test_the_table_has_a_row_for_each_encoder(monkeypatch):

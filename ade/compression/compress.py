@@ -173,7 +173,8 @@ class _Job:
         if not self.tuning or name != tables.input:
             return packed
         ids = [row for row in token_ids(tokenizer, self.tuning) if len(row) > 1]
-        steps = TuningSettings(steps=self.settings.tune_steps, seed=self.settings.seed)
+        chosen = self.settings
+        steps = TuningSettings(steps=chosen.tune_steps, learning_rate=chosen.tune_rate, seed=chosen.seed)
         layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
         return tune(body_of(model), layers, packed, ids, weight if scored else None, steps, self.report)
 

@@ -41,8 +41,7 @@ class EncoderTable:
         """Return the table of these rows (V, d), in as many bytes as the division has for it."""
         settings = CoderSettings(self.division.codebook)
         table = encode_table(rows.half(), self.use, self.special, settings, report=report)
-        about = {"tokenizer_bytes": self.division.tokenizer, "division": self.division.as_dict()}
-        return CodedTable(table, self.teacher.tokenizer, {**self.teacher.about, **about})
+        return CodedTable(table, self.teacher.tokenizer, self.teacher.about)
 
 
 def table_for_encoder(teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int = 1) -> EncoderTable:

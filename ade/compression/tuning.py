@@ -36,7 +36,7 @@ class TuningSettings:
 
     steps: int = 400
     batch: int = 64  # texts a step
-    learning_rate: float = 0.003  # peak, relative to the root mean square of each array
+    learning_rate: float = 0.003  # the peak, relative to the root mean square of each array
     max_tokens: int = 64  # of a text
     seed: int = 0
 

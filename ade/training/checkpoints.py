@@ -72,6 +72,12 @@ class RunFolder:
             with new_file(self.folder / RUN) as draft:
                 draft.write_text(json.dumps({"identity": self.identity}, indent=2) + "\n", "utf8")
 
+    def check(self) -> None:
+        """Refuse a folder that holds another run."""
+        for name in (RUN, DONE):
+            if (self.folder / name).exists():
+                self._check_same(name)
+
     @property
     def finished(self) -> bool:
         """Whether the folder holds this run, completed; another completed run is refused."""

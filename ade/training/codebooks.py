@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from ade.codebook import Codebook
@@ -28,7 +29,7 @@ from ade.settings import DistillationSettings
 from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
 
 Kept = TypeVar("Kept", Codebook, CodedTable)
-FORMAT = 3  # of cached codebooks; a higher number makes them anew
+FORMAT = 2  # of cached codebooks; a higher number makes them anew
 
 
 def codebook_for(
@@ -88,9 +89,10 @@ def coded_for_encoder(table: EncoderTable, rows: Tensor, report: Report = silent
     return made
 
 
-def rows_folder(teacher: Teacher, texts: Iterable[str], chosen: Mapping[str, Any]) -> Path:
-    """The folder for the run that trains a teacher's rows on texts, told from others by what was chosen for it."""
-    return cache_folder() / "rows" / _key(teacher, {"rows": dict(chosen)}, texts)
+def rows_folder(teacher: Teacher, texts: Iterable[str], vectors: np.ndarray, chosen: Mapping[str, Any]) -> Path:
+    """The folder for the run that trains a teacher's rows to give texts their vectors, with what was chosen for it."""
+    answers = hashlib.sha256(np.ascontiguousarray(vectors).data).hexdigest()
+    return cache_folder() / "rows" / _key(teacher, {"rows": dict(chosen), "vectors": answers}, texts)
 
 
 def _default_settings(tokens: int) -> DistillationSettings:

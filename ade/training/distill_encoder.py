@@ -7,7 +7,7 @@ is where the teacher's is. The function behind the command `ade distill-encoder`
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +27,10 @@ from ade.progress import Report
 from ade.sentence_encoder import SentenceEncoder
 from ade.settings import Architecture, EncoderSettings, TrainingSettings, parse_size
 from ade.teachers import Teacher, load_teacher
-from ade.training.checkpoints import Existing, claimed
-from ade.training.codebooks import codebook_for_encoder, coded_for_encoder, rows_folder
+from ade.training.checkpoints import Existing, RunFolder, claimed
+from ade.training.codebooks import codebook_for_encoder, coded_for_encoder
 from ade.training.encoder_task import EncoderTask
-from ade.training.loop import fit_task
+from ade.training.loop import chosen_values, fit_task
 from ade.training.sentence_teacher import SentenceTeacher, rotated
 from ade.training.train import shown
 from ade.training.whole_rows import afterwards, train_rows
@@ -88,14 +88,10 @@ def distill_encoder(
 
     with shown(progress) as report:
         chosen = _Chosen(load_teacher(table), teacher, data, settings, report)
-        prepared = (
-            _prepared_coded(chosen, existing)
-            if len(chosen.table.table) >= encoder_table.CODED_FROM
-            else _prepared(chosen)
-        )
-        name = ", ".join(Path(file).name for file in files)
-        license = prepared.codebook.about.get("license")
-        about = {"teacher": teacher.name, "license": license, "data": name, "rows": len(data)}
+        coded = len(chosen.source.table) >= encoder_table.CODED_FROM
+        prepared = _prepared_coded(chosen, out, existing) if coded else _prepared(chosen)
+        name, licence = ", ".join(Path(file).name for file in files), prepared.codebook.about.get("license")
+        about = {"teacher": teacher.name, "license": licence, "data": name, "rows": len(data)}
 
         def task() -> EncoderTask:
             return EncoderTask(
@@ -110,7 +106,7 @@ def distill_encoder(
 class _Chosen(NamedTuple):
     """What an encoder is made of."""
 
-    table: Teacher
+    source: Teacher  # of the table and the tokenizer
     teacher: SentenceTeacher
     data: Texts
     settings: EncoderSettings
@@ -141,23 +137,21 @@ class _Prepared(NamedTuple):
 def _prepared(chosen: _Chosen) -> _Prepared:
     """A codebook in as many bytes as the size of the folder leaves; then the teacher's answers, which take longer."""
     size, layers = parse_size(chosen.settings.size), chosen.settings.layers
-    book, division = codebook_for_encoder(chosen.data, size, chosen.table, chosen.dim, layers, chosen.report)
+    book, division = codebook_for_encoder(chosen.data, size, chosen.source, chosen.dim, layers, chosen.report)
     return _Prepared(book, chosen.vectors(), training_of(chosen.settings), chosen.architecture(division), {})
 
 
-def _prepared_coded(chosen: _Chosen, existing: Existing) -> _Prepared:
+def _prepared_coded(chosen: _Chosen, out: str | Path | None, existing: Existing) -> _Prepared:
     """The same for a table that is coded; its rows are trained whole before."""
-    settings, training = chosen.settings, training_of(chosen.settings)
-    table = encoder_table.table_for_encoder(
-        chosen.table, chosen.data, parse_size(settings.size), chosen.dim, settings.layers
-    )
-    vectors, architecture = chosen.vectors(), chosen.architecture(table.division)
-    told = {name: value for name, value in asdict(settings).items() if name != "device"}
-    folder = rows_folder(chosen.table, chosen.data, {**told, "teacher": chosen.teacher.identity})
-    again: Existing = "overwrite" if existing == "overwrite" else "resume"
-    trained = train_rows(table, chosen.data, vectors, training, architecture, folder, again, chosen.report)
+    settings, size = chosen.settings, parse_size(chosen.settings.size)
+    table = encoder_table.table_for_encoder(chosen.source, chosen.data, size, chosen.dim, settings.layers)
+    training, architecture = training_of(afterwards(settings)), chosen.architecture(table.division)
+    if out is not None and existing == "resume":  # not only after the rows are trained, which takes long
+        RunFolder(Path(out), chosen_values(training, architecture)).check()
+    vectors = chosen.vectors()
+    trained = train_rows(table, chosen.data, vectors, training_of(settings), architecture, chosen.report)
     coded = coded_for_encoder(table, trained.rows, chosen.report)
-    return _Prepared(coded, vectors, training_of(afterwards(settings)), architecture, trained.weights)
+    return _Prepared(coded, vectors, training, architecture, trained.weights)
 
 
 def _check_processes() -> None:

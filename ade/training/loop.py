@@ -351,10 +351,15 @@ def _restore(run: _Run, folder: RunFolder) -> None:
         }
 
 
+def chosen_values(settings: TrainingSettings, architecture: Architecture) -> dict[str, object]:
+    """What was chosen for a run, less the device, which does not tell it from others."""
+    return {name: value for name, value in asdict(settings).items() if name != "device"} | asdict(architecture)
+
+
 def _identity(run: _Run, codebook: Codebook | CodedTable, architecture: Architecture) -> dict[str, object]:
     """Settings and hashes of data and codebook: two runs with the same identity are the same run."""
     digest = hashlib.sha256()
     for array in run.task.fingerprint():
         digest.update(np.ascontiguousarray(array).data)
-    settings = {name: value for name, value in asdict(run.settings).items() if name != "device"}
-    return {**settings, **asdict(architecture), "data": digest.hexdigest()[:16], "codebook": codebook.digest()}
+    found = {"data": digest.hexdigest()[:16], "codebook": codebook.digest()}
+    return {**chosen_values(run.settings, architecture), **found}

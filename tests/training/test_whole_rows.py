@@ -9,6 +9,7 @@ import torch
 from ade.compression import encoder_table
 from ade.compression.encoder_table import table_for_encoder
 from ade.data.texts import Texts
+from ade.errors import InputError
 from ade.settings import Architecture, EncoderSettings
 from ade.teachers import Teacher
 from ade.training.distill_encoder import distill_encoder, gather_texts, training_of
@@ -39,11 +40,11 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
 
 
-def test_rows_of_tokens_in_the_texts_are_trained_and_no_others(teacher, tmp_path):
+def test_rows_of_tokens_in_the_texts_are_trained_and_no_others(teacher):
     data: Texts = gather_texts([], TEXTS)
     table, wanted = table_for_encoder(teacher, data, 60_000, 6), digits(list(data)).astype(np.float16)
     architecture = Architecture(attend="tokens", max_tokens=32)
-    trained = train_rows(table, data, wanted, training_of(SETTINGS), architecture, tmp_path / "rows", "resume", silent)
+    trained = train_rows(table, data, wanted, training_of(SETTINGS), architecture, silent)
     ids = torch.tensor(sorted({number for text in TEXTS for number in table.teacher.tokenizer.encode(text).ids}))
     others = torch.ones(402, dtype=torch.bool)
     others[ids] = False
@@ -64,39 +65,82 @@ def test_training_of_the_books_is_shorter():
     assert afterwards(replace(SETTINGS, steps=0)).steps == 0
 
 
-def test_an_interrupted_run_ends_like_one_that_was_not(teacher, tmp_path, monkeypatch):
+class Stopped(Exception):
+    pass
+
+
+@pytest.fixture
+def distil(teacher, tmp_path, monkeypatch):
+    """Distils an encoder into a folder; returns it and what was reported, in stages and steps."""
     monkeypatch.setattr(encoder_table, "CODED_FROM", 100)
     (tmp_path / "table").mkdir()
     np.save(tmp_path / "table" / "embeddings.npy", teacher.table.numpy())
     teacher.tokenizer.save(str(tmp_path / "table" / "tokenizer.json"))
 
-    class Stopped(Exception):
-        pass
-
-    def distil(out, existing="refuse", stop_in=None):
-        seen = []
+    def run(out, existing="refuse", stop_in=None, seen=None, settings=SETTINGS):
+        seen = [] if seen is None else seen
 
         def told(what, done, total, metrics):
-            seen.append(what)
+            seen.append((what, done))
             if what == stop_in and done >= total / 2:
                 raise Stopped
 
-        teacher_of_texts = SentenceTeacher("digits", "digits", 6, digits)
         made = distill_encoder(
-            teacher_of_texts, [], SETTINGS, texts=TEXTS, table=tmp_path / "table", out=tmp_path / out,
-            existing=existing, progress=told,
+            SentenceTeacher("digits", "digits", 6, digits), [], settings, texts=TEXTS, table=tmp_path / "table",
+            out=tmp_path / out, existing=existing, progress=told,
         )  # fmt: skip
         return made, seen
 
+    return run
+
+
+def stages(seen) -> list[str]:
+    return [what for what in dict.fromkeys(what for what, _ in seen) if what in ("rows", "code", "train")]
+
+
+def assert_same(first, second):
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(tensor, second.model.state_dict()[name]), name
+
+
+def test_an_interrupted_run_ends_like_one_that_was_not(distil, tmp_path, monkeypatch):
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "another"))
     whole, seen = distil("whole")
-    assert [what for what in dict.fromkeys(seen) if what in ("rows", "code", "train")] == ["rows", "code", "train"]
+    assert stages(seen) == ["rows", "code", "train"]
     assert whole.model.config.about["dev"]["cosine"] > 0.5
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    reports = {}
     for stage in ("rows", "code", "train"):
+        reports[stage] = []
         with pytest.raises(Stopped):
-            distil("out", "refuse" if stage == "rows" else "resume", stage)
+            distil("out", "refuse" if stage == "rows" else "resume", stage, reports[stage])
+    assert stages(reports["code"]) == ["rows", "code"]
+    assert min(done for what, done in reports["code"] if what == "rows") > SETTINGS.steps / 3  # it went on
+    assert stages(reports["train"]) == ["code", "train"]
     again, seen = distil("out", "resume")
-    assert "rows" not in seen
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, again.model.state_dict()[name]), name
+    assert stages(seen) == ["train"]
+    assert_same(whole, again)
+
+
+@pytest.mark.parametrize("damage", ["checkpoint.safetensors", "run.json"])
+def test_a_damaged_folder_of_the_cache_is_made_anew(damage, distil, tmp_path):
+    with pytest.raises(Stopped):
+        distil("out", stop_in="rows")
+    (folder,) = (tmp_path / "cache" / "rows").iterdir()
+    (folder / damage).write_bytes(b"damaged")
+    made, seen = distil("out")
+    assert min(done for what, done in seen if what == "rows") < SETTINGS.steps / 3
+    assert_same(made, distil("out", "overwrite")[0])
+
+
+def test_what_cannot_be_continued_is_refused_before_rows_are_trained(distil, tmp_path):
+    distil("out")
+    seen = []
+    other = replace(SETTINGS, steps=30)
+    with pytest.raises(InputError, match="had steps = 20, not 10"):
+        distil("out", "resume", seen=seen, settings=other)
+    assert stages(seen) == []
+    (tmp_path / "cache" / "rows").rename(tmp_path / "elsewhere")
+    (tmp_path / "cache" / "rows").write_text("no folder")
+    with pytest.raises(InputError, match="rows"):
+        distil("two")
