@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
+from ade.compression.coder import CoderSettings, encode_table
 from ade.distillation import count_tokens, distill
 from ade.errors import InputError
 from ade.packing.bits import from_half, quantised
@@ -24,7 +26,7 @@ from ade.settings import DistillationSettings
 from ade.teachers import Teacher, load_teacher
 from benchmarks.accuracy import Places, codebook_folder, codebook_for, load_rows
 from benchmarks.records import Run
-from benchmarks.tables import distillation_of
+from benchmarks.tables import CODED, CODED_ALIKE, distillation_of
 
 PAPER_SHAPE = (128_100, 768)
 CHOOSING_ROWS, CHOOSING_ROUNDS = 20_000, 4  # the plain pairs' shape is chosen on so many rows
@@ -39,6 +41,25 @@ def ade(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Comp
     except InputError:
         return None
     return torch.cat([block for _, block in codebook.blocks()]).numpy(), codebook.nbytes
+
+
+def coded(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Compressed:
+    """The codes of `ade compress`, bytes by the frequency of Zipf's law, as `ade` has it."""
+    return _coded(rows, zipf(len(rows)), budget, report)
+
+
+def coded_alike(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Compressed:
+    """The same codes, as many bytes for every row."""
+    return _coded(rows, torch.ones(len(rows)), budget, report)
+
+
+def _coded(rows: np.ndarray, use: Tensor, budget: int, report: Report) -> Compressed:
+    try:
+        table = encode_table(torch.from_numpy(rows).half(), use, (), CoderSettings(budget), report=report)
+    except InputError:
+        return None
+    found = torch.cat([table(part) for part in torch.arange(len(rows)).split(8192)])
+    return found.numpy(), sum(array.numel() * array.element_size() for array in table.state_dict().values())
 
 
 def plain_pairs(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Compressed:
@@ -142,6 +163,8 @@ def _in_bits(rows: np.ndarray, bits: int) -> np.ndarray:
 
 METHODS: dict[str, Callable[[Teacher, np.ndarray, int, Report], Compressed]] = {
     "ADE, packed": ade,
+    CODED: coded,
+    CODED_ALIKE: coded_alike,
     "paper's plain pairs": plain_pairs,
     "PQ (faiss)": product_quantiser,
     "RQ (faiss)": residual_quantiser,

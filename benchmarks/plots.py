@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.book import SHORT, Book
 from benchmarks.chart import sizes
 from benchmarks.sections_compress import mean_of
-from benchmarks.tables import TABLES
+from benchmarks.tables import CODED, CODED_ALIKE, TABLES
 from benchmarks.tables_compress import OURS, SOURCE
 from benchmarks.tables_sentence import RATES
 
@@ -154,9 +154,9 @@ def _pareto(axes: Any, book: Book) -> bool:
         found = [record["figures"] for runs in row.values() for record in book.of(runs)]
         line = sorted((each["bytes"] / 2**20, each["cosine"]) for each in found if each["bytes"])
         if line:
-            ours = method.startswith("ADE")
-            axes.plot(*zip(*line, strict=True), "-o", label=method, linewidth=2.5 if ours else 1.2,
-                      color="#c0392b" if ours else None, zorder=3 if ours else 2)  # fmt: skip
+            colour = {"ADE, packed": "#c0392b", CODED: "#8e44ad", CODED_ALIKE: "#d7a6e8"}.get(method)
+            axes.plot(*zip(*line, strict=True), "-o", label=method, linewidth=2.5 if colour else 1.2,
+                      color=colour, zorder=3 if colour else 2)  # fmt: skip
             drawn = True
     axes.set(xscale="log", xlabel="MiB, the tokenizer apart", ylabel="mean cosine to DeBERTa-v3-xsmall's table")
     axes.grid(alpha=0.25)

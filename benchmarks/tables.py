@@ -257,6 +257,9 @@ def compression() -> Grid:
     return one(*(Run("compression", "compression", {**settings, "anchors": k}) for k in ANCHORS))
 
 
+CODED, CODED_ALIKE = "ADE, coded", "ADE, coded, rows alike"
+
+
 def size() -> Grid:
     """The table in so many bytes: ours packed, the paper's pairs, and what people use instead."""
 
@@ -266,7 +269,8 @@ def size() -> Grid:
             settings["method_revision"] = METHOD_REVISIONS[method]
         return [Run("size", "size", settings)]
 
-    swept = ("ADE, packed", "paper's plain pairs", "PQ (faiss)", "RQ (faiss)", "SVD, int8", "k-means")
+    ours = ("ADE, packed", CODED, CODED_ALIKE)
+    swept = (*ours, "paper's plain pairs", "PQ (faiss)", "RQ (faiss)", "SVD, int8", "k-means")
     grid = {method: {f"{mib} MiB": run(method, int(mib * 2**20)) for mib in BUDGETS} for method in swept}
     return grid | {method: {AS_IT_COMES: run(method, 0)} for method in ("int4 rows", "int8 rows")}
 
