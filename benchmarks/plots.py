@@ -154,7 +154,7 @@ def _pareto(axes: Any, book: Book) -> bool:
         found = [record["figures"] for runs in row.values() for record in book.of(runs)]
         line = sorted((each["bytes"] / 2**20, each["cosine"]) for each in found if each["bytes"])
         if line:
-            colour = {"ADE, packed": "#c0392b", CODED: "#8e44ad", CODED_ALIKE: "#d7a6e8"}.get(method)
+            colour = {"ADE, packed": "#c0392b", CODED: "#2c3e50", CODED_ALIKE: "#95a5a6"}.get(method)
             axes.plot(*zip(*line, strict=True), "-o", label=method, linewidth=2.5 if colour else 1.2,
                       color=colour, zorder=3 if colour else 2)  # fmt: skip
             drawn = True

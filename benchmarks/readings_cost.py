@@ -143,7 +143,7 @@ READINGS: dict[str, list[Claim]] = {
                     mean(book, ("size", CODED_ALIKE, "8 MiB"), "cosine")
                     - mean(book, ("size", "PQ (faiss)", "8 MiB"), "cosine")
                 )
-                < 0.005
+                < 0.5
             ),
         ),
         says(

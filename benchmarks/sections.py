@@ -29,14 +29,15 @@ WAYS = {
 
 
 def made(found: list[Record]) -> str:
-    """Where and when the records of a table were made: device, runs at once, commits."""
+    """Where and when the records of a table were made: device, runs at once, commits; and what is noted of them."""
     where: dict[str, None] = {}
     for record in found:
         jobs = record.get("jobs", 1)
         shared = "alone" if jobs == 1 else f"{jobs} runs at once"
         where[f"{record['device'].get('name', record['device']['kind'])} ({shared})"] = None
     commits = dict.fromkeys(record.get("commit", "unknown")[:8] for record in found)
-    return f"Made on {', '.join(where)}; commits {', '.join(commits)}."
+    notes = dict.fromkeys(f" {record['commit'][:8]}: {record['note']}." for record in found if "note" in record)
+    return f"Made on {', '.join(where)}; commits {', '.join(commits)}.{''.join(notes)}"
 
 
 def grid(book: Book, table: str, corner: str, more: list[list[str]] | None = None) -> str:

@@ -117,3 +117,11 @@ def test_the_overview_has_accuracy_and_size_in_a_cell():
     assert "| TREC | - | - | 98.77, 1.0 MB |" in sections.overview(
         Book([{"key": key, "figures": {"accuracy": 0.98765, "bytes": 1e6}}])
     )
+
+
+def test_what_is_noted_of_a_record_is_printed_once():
+    record = {"device": {"kind": "cpu", "name": "A"}, "jobs": 2, "commit": "0123456789", "note": "made in the rain"}
+    plain = {"device": {"kind": "cuda"}, "commit": "abcdefghij"}
+    assert sections.made([record, record, plain]) == (
+        "Made on A (2 runs at once), cuda (alone); commits 01234567, abcdefgh. 01234567: made in the rain."
+    )

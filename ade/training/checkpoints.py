@@ -25,8 +25,8 @@ from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 
 RUN, LAST, BEST = "run.json", "checkpoint.safetensors", "best.safetensors"
 METRICS, DONE = "metrics.jsonl", "training.json"
-# Temporary files of a process that was killed.
-LEFTOVER = re.compile(r"\.(run|checkpoint|best|metrics)\.\w+\.\d+|finished|\.finished[-.].*")
+# Temporary files of a process that was killed, those of safetensors among them.
+LEFTOVER = re.compile(r"\.(run|checkpoint|best|metrics)\.\w+\.\d+|finished|\.finished[-.].*|\.tmp\w{6}")
 Existing = Literal["refuse", "resume", "overwrite"]
 
 

@@ -62,6 +62,7 @@ def test_a_kill_before_the_first_checkpoint(method, existing, codebook, topics, 
         [BEST, METRICS, ".best.safetensors.77"],
         [".finished-a1b2c3/config.json"],
         [".run.json.1234"],
+        [".tmpAhTAB0"],  # safetensors writes to such a file and renames it
     ],
 )
 def test_what_a_killed_run_leaves_is_ours(left, existing, codebook, topics, tmp_path):
@@ -82,7 +83,8 @@ def test_what_looks_like_ours_beside_other_files_is_not(tmp_path):
 
 def test_drafts_are_gone_when_a_run_has_been_resumed(codebook, topics, tmp_path, monkeypatch):
     killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", before=False)
-    (tmp_path / "run" / ".checkpoint.safetensors.4242").write_text("half a file")
+    for name in (".checkpoint.safetensors.4242", ".tmpAhTAB0"):
+        (tmp_path / "run" / name).write_text("half a file")
     fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
     assert not [name for name in names_in(tmp_path / "run") if name.startswith(".")]
 
