@@ -116,8 +116,9 @@ class Codebook:
 
     def digest(self) -> str:
         """Return a hash of anchors and weights."""
-        found = hashlib.sha256(self.weights.numpy().data)
-        found.update(self.anchors.numpy().data)
+        found = hashlib.sha256()
+        for values in (self.weights, self.anchors):
+            found.update(np.ascontiguousarray(values.numpy()).data)
         return found.hexdigest()[:16]
 
     def pairs_of(self, token: int) -> tuple[Tensor, Tensor]:

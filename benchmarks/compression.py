@@ -49,7 +49,7 @@ def coded(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Co
 
 
 def coded_alike(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Compressed:
-    """The same codes, as many bytes for every row."""
+    """The same codes, all rows counted alike."""
     return _coded(rows, torch.ones(len(rows)), budget, report)
 
 
@@ -59,7 +59,7 @@ def _coded(rows: np.ndarray, use: Tensor, budget: int, report: Report) -> Compre
     except InputError:
         return None
     found = torch.cat([table(part) for part in torch.arange(len(rows)).split(8192)])
-    return found.numpy(), sum(array.numel() * array.element_size() for array in table.state_dict().values())
+    return found.numpy(), table.shape.nbytes("float16")
 
 
 def plain_pairs(teacher: Teacher, rows: np.ndarray, budget: int, report: Report) -> Compressed:

@@ -191,7 +191,8 @@ READINGS: dict[str, list[Claim]] = {
         says(
             "multilingual-e5-small; the first 200 test sentences of each of 12 languages, and 500 pairs of STS-B. int2 to "
             "int8 have a float16 scale for 32 numbers, chosen to minimise the error; a trimmed vocabulary keeps the rows "
-            "of the highest expected use in 8 bits and has their mean for all others; PQ and RQ have 8 bits a code. "
+            "of the highest expected use in 8 bits and has their mean for all others; PQ and RQ have 8 bits a code. Like "
+            "int2 to int8 they are not told what is used. "
             "Special tokens are whole everywhere."
         ),
         says(

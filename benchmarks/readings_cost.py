@@ -121,7 +121,8 @@ READINGS: dict[str, list[Claim]] = {
     "size": [
         says(
             "All bytes of the table counted, codebooks among them; the tokenizer is the same for all. The paper's plain "
-            "pairs choose pairs and anchors together and get as many rounds as ours; PQ and RQ are trained on all rows."
+            "pairs choose pairs and anchors together and get as many rounds as ours; PQ and RQ are trained on all rows. "
+            "Only ADE, packed and coded, knows frequencies, those of Zipf's law by the order of the tokens."
         ),
         says(
             "By frequency ADE is ahead of the others at every budget, as bytes go to the tokens that occur: the codes of "
@@ -132,8 +133,8 @@ READINGS: dict[str, list[Claim]] = {
         says(
             "On the average of all rows pairs are ahead up to 2 MiB, at 1 MiB also in the worst rows and in neighbours. From 4 MiB on "
             "product quantisation keeps rows closer than pairs do: sparse sums of whole anchors are not the best way to "
-            "spend hundreds of bits a row. Codes with as many bytes for every row are ahead of both at 4 MiB and about even "
-            "with it at 8 MiB.",
+            "spend hundreds of bits a row. Codes for which all rows count alike are ahead of both at 4 MiB and about even with "
+            "it at 8 MiB.",
             sizes_ahead("ADE, packed", SWEPT, (1, 1.85, 2)),
             *(sizes_ahead("ADE, packed", SWEPT, (1,), metric) for metric in ("cosine_p5", "recall_at_10")),
             sizes_ahead("PQ (faiss)", ("ADE, packed",), (4, 8)),

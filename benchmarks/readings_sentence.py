@@ -163,7 +163,7 @@ READINGS: dict[str, list[Claim]] = {
             "parts of texts (`drawn_texts.py`). Tatoeba is the share of "
             "sentences whose English translation is the nearest, both ways, without the first 200 pairs of each language, "
             "on which settings are chosen; STS-B is Spearman's correlation on the test pairs. "
-            "The mean of the table is as it is, not centred as what the encoders learn from."
+            "One seed each. The mean of the table is as it is, not centred as what the encoders learn from."
         ),
         says(
             "One layer finds more than eight tenths of the translations that its teacher finds, where nine tenths were the "

@@ -44,6 +44,7 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # training setti
 }  # fmt: skip
 BUDGETS, AS_IT_COMES = (1, 1.85, 2, 4, 8), "as it comes"  # MiB; 1.85 is a hundredth of the table
 METHOD_REVISIONS = {"paper's plain pairs": 2, "PQ (faiss)": 2, "RQ (faiss)": 2}  # raise when a method is changed
+CODED, CODED_ALIKE = "ADE, coded", "ADE, coded, rows alike"  # by use, or all rows counted alike
 PACKED = ("2.5 MB", "1.5 MB")  # model folders in all: weights, tokenizer and configuration
 ABLATED = ("ag_news", "wordnet")
 JOINT = (("ag_news", TEACHER), ("banking77", TEACHER))  # where a lexicon is also trained with the model
@@ -255,9 +256,6 @@ def compression() -> Grid:
     """The teacher's table against codebooks."""
     settings = {"revision": REVISION, "teacher": TEACHER}
     return one(*(Run("compression", "compression", {**settings, "anchors": k}) for k in ANCHORS))
-
-
-CODED, CODED_ALIKE = "ADE, coded", "ADE, coded, rows alike"
 
 
 def size() -> Grid:

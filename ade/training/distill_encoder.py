@@ -33,7 +33,7 @@ from ade.training.encoder_task import EncoderTask
 from ade.training.loop import chosen_values, fit_task
 from ade.training.sentence_teacher import SentenceTeacher, rotated
 from ade.training.train import shown
-from ade.training.whole_rows import afterwards, train_rows
+from ade.training.whole_rows import settings_for_books, train_rows
 
 MIN_TEXTS = 20
 
@@ -87,9 +87,9 @@ def distill_encoder(
         )
 
     with shown(progress) as report:
-        chosen = _Chosen(load_teacher(table), teacher, data, settings, report)
-        coded = len(chosen.source.table) >= encoder_table.CODED_FROM
-        prepared = _prepared_coded(chosen, out, existing) if coded else _prepared(chosen)
+        inputs = _Inputs(load_teacher(table), teacher, data, settings, report)
+        coded = len(inputs.source.table) >= encoder_table.CODED_FROM
+        prepared = _prepared_coded(inputs, out, existing) if coded else _prepared(inputs)
         name, licence = ", ".join(Path(file).name for file in files), prepared.codebook.about.get("license")
         about = {"teacher": teacher.name, "license": licence, "data": name, "rows": len(data)}
 
@@ -103,7 +103,7 @@ def distill_encoder(
         )
 
 
-class _Chosen(NamedTuple):
+class _Inputs(NamedTuple):
     """What an encoder is made of."""
 
     source: Teacher  # of the table and the tokenizer
@@ -134,23 +134,26 @@ class _Prepared(NamedTuple):
     start: Mapping[str, Tensor]  # weights, by name; others are new
 
 
-def _prepared(chosen: _Chosen) -> _Prepared:
+def _prepared(inputs: _Inputs) -> _Prepared:
     """A codebook in as many bytes as the size of the folder leaves; then the teacher's answers, which take longer."""
-    size, layers = parse_size(chosen.settings.size), chosen.settings.layers
-    book, division = codebook_for_encoder(chosen.data, size, chosen.source, chosen.dim, layers, chosen.report)
-    return _Prepared(book, chosen.vectors(), training_of(chosen.settings), chosen.architecture(division), {})
+    size, layers = parse_size(inputs.settings.size), inputs.settings.layers
+    book, division = codebook_for_encoder(inputs.data, size, inputs.source, inputs.dim, layers, inputs.report)
+    return _Prepared(book, inputs.vectors(), training_of(inputs.settings), inputs.architecture(division), {})
 
 
-def _prepared_coded(chosen: _Chosen, out: str | Path | None, existing: Existing) -> _Prepared:
+def _prepared_coded(inputs: _Inputs, out: str | Path | None, existing: Existing) -> _Prepared:
     """The same for a table that is coded; its rows are trained whole before."""
-    settings, size = chosen.settings, parse_size(chosen.settings.size)
-    table = encoder_table.table_for_encoder(chosen.source, chosen.data, size, chosen.dim, settings.layers)
-    training, architecture = training_of(afterwards(settings)), chosen.architecture(table.division)
+    settings, size = inputs.settings, parse_size(inputs.settings.size)
+    table = encoder_table.table_for_encoder(inputs.source, inputs.data, size, inputs.dim, settings.layers)
+    training, architecture = training_of(settings_for_books(settings)), inputs.architecture(table.division)
     if out is not None and existing == "resume":  # not only after the rows are trained, which takes long
-        RunFolder(Path(out), chosen_values(training, architecture)).check()
-    vectors = chosen.vectors()
-    trained = train_rows(table, chosen.data, vectors, training_of(settings), architecture, chosen.report)
-    coded = coded_for_encoder(table, trained.rows, chosen.report)
+        try:
+            RunFolder(Path(out), chosen_values(training, architecture)).check()
+        except InputError as error:
+            raise InputError(f"{error} (steps, epochs and rate of a coded table are a third of those given)") from None
+    vectors = inputs.vectors()
+    trained = train_rows(table, inputs.data, vectors, training_of(settings), architecture, inputs.report)
+    coded = coded_for_encoder(table, trained.rows, inputs.report)
     return _Prepared(coded, vectors, training, architecture, trained.weights)
 
 

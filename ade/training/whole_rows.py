@@ -59,16 +59,18 @@ def train_rows(
     folder = rows_folder(table.teacher, data, vectors, chosen_values(settings, architecture))
     began = False
 
-    def told(what: str, done: int, total: int, metrics: Mapping[str, Any]) -> None:
+    def report_rows(what: str, done: int, total: int, metrics: Mapping[str, Any]) -> None:
         nonlocal began
         began = began or what == "train"
         report("rows" if what == "train" else what, done, total, metrics)
 
     def fit(existing: Existing) -> SentenceEncoder:
         def task() -> EncoderTask:
-            return EncoderTask(codebook, data, vectors, architecture, {}, settings.seed, told)
+            return EncoderTask(codebook, data, vectors, architecture, {}, settings.seed, report_rows)
 
-        encoder: SentenceEncoder = fit_task(task, codebook, settings, architecture, folder, existing, told, start)
+        encoder: SentenceEncoder = fit_task(
+            task, codebook, settings, architecture, folder, existing, report_rows, start
+        )
         return encoder
 
     try:
@@ -82,7 +84,7 @@ def train_rows(
     return TrainedRows(rows, {name: values for name, values in state.items() if not name.startswith(LAYER)})
 
 
-def afterwards(settings: EncoderSettings) -> EncoderSettings:
+def settings_for_books(settings: EncoderSettings) -> EncoderSettings:
     """The settings for training the books of a table whose rows were trained whole."""
     steps = max(1, settings.steps // SHORTER) if settings.steps else 0
     rate = settings.learning_rate / SHORTER

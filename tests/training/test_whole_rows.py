@@ -14,7 +14,7 @@ from ade.settings import Architecture, EncoderSettings
 from ade.teachers import Teacher
 from ade.training.distill_encoder import distill_encoder, gather_texts, training_of
 from ade.training.sentence_teacher import SentenceTeacher
-from ade.training.whole_rows import afterwards, train_rows
+from ade.training.whole_rows import settings_for_books, train_rows
 from tests.conftest import word_tokenizer
 
 WORDS = [f"w{number}" for number in range(400)]
@@ -60,9 +60,11 @@ def test_rows_of_tokens_in_the_texts_are_trained_and_no_others(teacher):
 
 
 def test_training_of_the_books_is_shorter():
-    assert afterwards(SETTINGS) == replace(SETTINGS, steps=20, learning_rate=0.01 / 3, epochs=SETTINGS.epochs / 3)
-    assert afterwards(replace(SETTINGS, steps=1)).steps == 1
-    assert afterwards(replace(SETTINGS, steps=0)).steps == 0
+    assert settings_for_books(SETTINGS) == replace(
+        SETTINGS, steps=20, learning_rate=0.01 / 3, epochs=SETTINGS.epochs / 3
+    )
+    assert settings_for_books(replace(SETTINGS, steps=1)).steps == 1
+    assert settings_for_books(replace(SETTINGS, steps=0)).steps == 0
 
 
 class Stopped(Exception):
@@ -137,10 +139,10 @@ def test_what_cannot_be_continued_is_refused_before_rows_are_trained(distil, tmp
     distil("out")
     seen = []
     other = replace(SETTINGS, steps=30)
-    with pytest.raises(InputError, match="had steps = 20, not 10"):
+    with pytest.raises(InputError, match=r"had steps = 20, not 10.*a third of those given"):
         distil("out", "resume", seen=seen, settings=other)
     assert stages(seen) == []
     (tmp_path / "cache" / "rows").rename(tmp_path / "elsewhere")
     (tmp_path / "cache" / "rows").write_text("no folder")
-    with pytest.raises(InputError, match="rows"):
+    with pytest.raises(InputError, match="cache/rows"):
         distil("two")
