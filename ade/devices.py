@@ -1,6 +1,8 @@
 """The device to run on, and the number of CPU cores of this process."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ade.errors import InputError
@@ -36,3 +38,17 @@ def quickest_dtype(device: "torch.device") -> "torch.dtype":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     known = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
     return torch.bfloat16 if any(check is not None and check() for check in known) else torch.float32
+
+
+@contextmanager
+def shorter_products(device: "torch.device") -> Iterator[None]:
+    """Multiply float32 matrices in TF32 meanwhile, on GPUs: several times as fast, 10 bits of each factor."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

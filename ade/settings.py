@@ -237,6 +237,12 @@ class CompressionSettings:
     tune_rate: float = field(
         default=0.003, metadata={"help": "peak learning rate of --tune, relative to the size of the values"}
     )
+    own_texts: int = field(
+        default=0,
+        metadata={
+            "help": "texts that a decoder writes itself, to count rows in and to tune with, beside files or alone"
+        },
+    )
     seed: int = field(default=0, metadata={"help": "random seed"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
 
@@ -248,6 +254,7 @@ class CompressionSettings:
             parse_percent(self.max_loss)  # raises for what is no percentage
         _need(self.tune_steps >= 1, "tune_steps", "at least 1", self.tune_steps)
         _need(0 < self.tune_rate <= 1, "tune_rate", "above 0, at most 1", self.tune_rate)
+        _need(self.own_texts >= 0, "own_texts", "at least 0", self.own_texts)
         _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
 
     def nbytes(self, rows: int, dim: int) -> int:

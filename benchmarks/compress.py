@@ -45,11 +45,12 @@ def run_compress(run: Run, places: Places, report: Report) -> tuple[dict[str, An
     with tempfile.TemporaryDirectory() as work, source_folder(source) as folder:
         files, tuning = ([_text_file(places, name, Path(work)) for name in settings[use]] for use in ("corpus", "tune"))
         began = time.perf_counter()
-        made = compress(folder, Path(work) / "model", chosen, corpus=files, tune_on=tuning, report=report)
+        out, spoken = Path(work) / "model", settings.get("spoken", [])
+        made = compress(folder, out, chosen, files, tuning, languages=spoken, report=report)
         seconds = time.perf_counter() - began
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         before = source_measured(folder, places, settings, report)
-        after = measured(Path(work) / "model", places, settings, report)
+        after = measured(out, places, settings, report)
     figures = {"table": made.table, "weights": made.weights, "folder": made.folder, "loss": made.loss}
     return {**figures, "before": before, "after": after, "compress_seconds": seconds, "peak_bytes": peak}, {}
 

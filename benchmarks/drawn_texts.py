@@ -16,7 +16,7 @@ import typer
 import wordfreq
 
 from ade.errors import InputError
-from benchmarks.multilingual import DRAWN
+from benchmarks.multilingual import DRAWN, WRITTEN
 
 WORDS = 30_000  # most frequent words of a language
 OF_WORDS, PARTS = 30_000, 15_000  # texts of a language: of drawn words, and parts of its texts
@@ -73,7 +73,7 @@ def main(
 ) -> None:
     """Write drawn texts beside texts of many languages."""
     for file in sorted(folder.glob("*.txt")):
-        if file.name.endswith(DRAWN):
+        if file.name.endswith((DRAWN, WRITTEN)):
             continue
         texts, generator = file.read_text("utf8").splitlines(), np.random.default_rng(0)
         drawn = of_words(file.stem, texts, OF_WORDS, generator) + parts_of(file.stem, texts, PARTS, generator)

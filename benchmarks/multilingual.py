@@ -1,7 +1,7 @@
 """Encoders of many languages: distilled from multilingual-e5-small, beside it and beside the mean of its table.
 
 Tasks: the translation of a sentence (Tatoeba, by language) and similarity (STS-B, by language). The texts come from
-`multilingual_texts.py` and `drawn_texts.py`: none of the tasks' own.
+`multilingual_texts.py` and `drawn_texts.py`, some runs have those of `written_texts.py` too: none of the tasks' own.
 """
 
 import tempfile
@@ -20,12 +20,16 @@ from benchmarks.sentence import mean_of, teacher_of
 
 FOLDER = "multilingual"  # of the texts, in the data folder: files of lines for each language
 DRAWN = ".drawn.txt"  # ending of the files of texts that nobody wrote
+WRITTEN = ".written.txt"  # ending of the files of sentences that a decoder wrote
 
 
 def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Distil an encoder on text of many languages and measure it, its teacher, and the mean of the teacher's table."""
     settings = run.settings
-    folder, texts = places.teachers / settings["teacher"], texts_of(places, settings["texts"])
+    folder, texts = (
+        places.teachers / settings["teacher"],
+        texts_of(places, settings["texts"], settings.get("written", False)),
+    )
     teacher = teacher_of(folder, places.device, PREFIX.get(settings["teacher"], ""))
     chosen = EncoderSettings(**settings["encoder"], device=places.device)
     with tempfile.TemporaryDirectory() as work:
@@ -38,12 +42,17 @@ def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str
     return {**figures, "validation": validation, "bytes": nbytes}, {"data": {"texts": len(texts)}}
 
 
-def texts_of(places: Places, count: int) -> list[str]:
-    """So many texts of each language and as many drawn ones, or all with 0."""
+def texts_of(places: Places, count: int, written: bool = False) -> list[str]:
+    """So many texts of each language, as many drawn ones and, if asked for, as many written ones; or all with 0."""
     files = sorted((places.data / FOLDER).glob("*.txt"))
-    drawn = {file.name.removesuffix(DRAWN) for file in files if file.name.endswith(DRAWN)}
-    written = {file.stem for file in files if not file.name.endswith(DRAWN)}
-    if not written or drawn != written:
-        script = "drawn_texts" if written else "multilingual_texts"
-        raise InputError(f"{places.data / FOLDER}: texts are missing; python -m benchmarks.{script} makes them")
-    return [line for file in files for line in file.read_text("utf8").splitlines()[: count or None]]
+    languages = {file.stem for file in files if not file.name.endswith((DRAWN, WRITTEN))}
+    if not languages:
+        raise InputError(
+            f"{places.data / FOLDER}: texts are missing; python -m benchmarks.multilingual_texts makes them"
+        )
+    endings = [".txt", DRAWN, *([WRITTEN] if written else [])]
+    wanted = sorted(places.data / FOLDER / f"{name}{ending}" for name in languages for ending in endings)
+    if missing := set(wanted) - set(files):
+        script = "written_texts" if min(missing).name.endswith(WRITTEN) else "drawn_texts"
+        raise InputError(f"{min(missing)}: texts are missing; python -m benchmarks.{script} makes them")
+    return [line for file in wanted for line in file.read_text("utf8").splitlines()[: count or None]]

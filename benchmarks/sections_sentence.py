@@ -47,13 +47,14 @@ def multilingual(book: Book) -> str:
     """The share of translations found and the similarity, by language, of encoders and what they come from."""
     rows: list[list[str]] = []
     for name, columns in TABLES["multilingual"]().items():
-        found = book.of(columns[""])
-        if not found:
-            continue
-        figures = found[-1]["figures"]
-        if not rows:
-            rows += [[*_languages(other, figures[key]), "-"] for other, key in MULTILINGUAL_PEERS.items()]
-        rows.append([*_languages(name, figures["encoder"]), size_of(figures["bytes"])])
+        for column, runs in columns.items():
+            if not (found := book.of(runs)):
+                continue
+            figures = found[-1]["figures"]
+            if not rows:
+                rows += [[*_languages(other, figures[key]), "-"] for other, key in MULTILINGUAL_PEERS.items()]
+            named = f"{name}, {column}" if column else name
+            rows.append([*_languages(named, figures["encoder"]), size_of(figures["bytes"])])
     header = ["encoder", "Tatoeba, mean", *LANGUAGES, "STS-B, mean", *SIMILARITY, "size"]
     return markdown(header, rows)
 

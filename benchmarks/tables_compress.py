@@ -9,6 +9,9 @@ DECODER_REVISION = 2  # the same for the losses of decoders
 TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")
 ROWS = 400  # sentences and pairs of each language, where there are several
 TUNED, GEMMA_TUNED = "smollm2-135m, tuned", "gemma3-270m, tuned"
+OWN, GEMMA_OWN = "smollm2-135m, tuned on its own text, too", "gemma3-270m, tuned on its own text, too"
+OWN_ALONE, LONGER = "smollm2-135m, tuned on its own text alone", "smollm2-135m, tuned longer"
+OWN_TEXTS = 20_000
 ONNX = "multilingual-e5-small as ONNX, layers in 4 bits"
 SOURCE, OURS = "as it came", "ade compress"  # rows of the frontier
 COUNTED = ("ag_news", "dbpedia_14", "sst2")  # text of other kinds than WikiText
@@ -54,8 +57,30 @@ def compress() -> dict[str, dict[str, list[Run]]]:
     text |= counted["gemma3-270m"] | {"corpus": several, "tune": several}
     text["compression"] = {"size": "31MB", "tune_steps": 800, "tune_rate": 0.0015}
     found[GEMMA_TUNED] = {"31MB": [compress_run("gemma3-270m", "31MB", **text)]}
+    found |= own()
     exported = compress_run("multilingual-e5-small", "11.7MB")
     return {**found, ONNX: {"11.7MB": [Run("compress", "compress_onnx", exported.settings)]}}
+
+
+def own() -> dict[str, dict[str, list[Run]]]:
+    """Decoders tuned longer, on text that they wrote themselves and on that of files, too."""
+    files = {"corpus": list(COUNTED), "tune": list(COUNTED)}
+    several = [*COUNTED, *(f"multilingual/{language}.txt" for language in SPOKEN)]
+    asked: list[tuple[str, str, dict[str, Any], int]] = [
+        (OWN, "5MB", files, OWN_TEXTS),
+        (OWN, "10MB", files, OWN_TEXTS),
+        (OWN_ALONE, "5MB", {}, OWN_TEXTS),
+        (LONGER, "5MB", files, 0),
+    ]
+    found: dict[str, dict[str, list[Run]]] = {}
+    for name, size, text, texts in asked:
+        chosen = {"size": size, "tune_steps": 2000, "tune_rate": 0.003, "own_texts": texts}
+        run = compress_run("smollm2-135m", size, **text, compression=chosen, revision=DECODER_REVISION)
+        found.setdefault(name, {})[size] = [run]
+    chosen = {"size": "31MB", "tune_steps": 1000, "tune_rate": 0.003, "own_texts": 2 * OWN_TEXTS}
+    text = {"corpus": several, "tune": several, "spoken": list(SPOKEN), "languages": list(TATOEBA[:8]), "rows": 100}
+    run = compress_run("gemma3-270m", "31MB", **text, compression=chosen, revision=DECODER_REVISION)
+    return found | {GEMMA_OWN: {"31MB": [run]}}
 
 
 def compress_run(model: str, size: str, **changes: Any) -> Run:

@@ -25,6 +25,7 @@ MULTILINGUAL: dict[str, dict[str, Any]] = {
     "ADE, one layer, 24 MB": {"size": "24MB", "epochs": 4.0},
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4.0},
 }
+WRITTEN, WITH_WRITTEN = "written texts, too", 30_000  # by a decoder; texts of each kind and language then
 ALL_TEXTS, SOME_TEXTS, RATES = "all texts", f"{SOME:,} texts", "rates"
 
 
@@ -45,14 +46,18 @@ def sentence() -> dict[str, dict[str, list[Run]]]:
 
 def multilingual() -> dict[str, dict[str, list[Run]]]:
     """Encoders distilled from multilingual-e5-small."""
-    return {name: {"": [multilingual_run(**chosen)]} for name, chosen in MULTILINGUAL.items()}
+    return {
+        name: {"": [multilingual_run(**chosen)], WRITTEN: [multilingual_run(WITH_WRITTEN, written=True, **chosen)]}
+        for name, chosen in MULTILINGUAL.items()
+    }
 
 
-def multilingual_run(texts: int = 0, **chosen: Any) -> Run:
-    """One encoder of many languages, from so many texts of each, or all with 0."""
+def multilingual_run(texts: int = 0, written: bool = False, **chosen: Any) -> Run:
+    """One encoder of many languages, from so many texts of each kind, or all with 0; with written ones if asked for."""
     encoder = {name: value for name, value in asdict(EncoderSettings(**chosen)).items() if name != "device"}
     settings = {"revision": CODED_REVISION, "teacher": "multilingual-e5-small", "texts": texts, "encoder": encoder}
-    asked = {"languages": list(LANGUAGES), "similarity": list(SIMILARITY), "rows": 0}
+    asked: dict[str, Any] = {"languages": list(LANGUAGES), "similarity": list(SIMILARITY), "rows": 0}
+    asked |= {"written": True} if written else {}
     return Run("multilingual", "multilingual_encoder", {**settings, **asked})
 
 

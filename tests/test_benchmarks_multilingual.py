@@ -8,7 +8,7 @@ import transformers
 
 from ade.compression import encoder_table
 from ade.errors import InputError
-from benchmarks import drawn_texts, multilingual, multilingual_texts, records, sections
+from benchmarks import drawn_texts, multilingual, multilingual_texts, records, sections, written_texts
 from benchmarks.book import Book
 from benchmarks.records import Run
 from benchmarks.reproduce import reproduce
@@ -96,6 +96,12 @@ def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
     for language in ("de", "en"):
         (folder / f"{language}.drawn.txt").write_text("w1 w2\n", "utf8")
     assert len(multilingual.texts_of(places, 10)) == 22
+    with pytest.raises(InputError, match=r"de\.written\.txt: .*written_texts"):
+        multilingual.texts_of(places, 10, written=True)
+    for language in ("de", "en"):
+        (folder / f"{language}.written.txt").write_text("w3 w4\nw5 w6\n", "utf8")
+    assert len(multilingual.texts_of(places, 10, written=True)) == 26
+    assert len(multilingual.texts_of(places, 10)) == 22
 
     teacher = places.teachers / "multilingual-e5-small"
     config = transformers.BertConfig(
@@ -134,3 +140,29 @@ def test_the_table_has_a_row_for_each_encoder(monkeypatch):
         "multilingual-e5-small", "mean of its table", "ADE, one layer, 16 MB",
     ]  # fmt: skip
     assert "| 50.0 |" in rows[-1]
+
+
+def test_written_texts_begin_with_words_of_the_language_and_are_whole(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    words = ["Haus", "ist", "gross", ".", "!"]
+    shape = {"vocab_size": 7, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**shape, intermediate_size=16, bos_token_id=0, eos_token_id=6)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "decoder")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=word_tokenizer(words), unk_token="[UNK]", bos_token="[PAD]", eos_token="!"
+    )
+    tokenizer.save_pretrained(tmp_path / "decoder")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "sw.txt").write_text("haus\n", "utf8")
+    for _ in range(2):  # the second time, what was written is not read
+        written_texts.main(tmp_path / "decoder", folder, count=20, device="cpu")
+    lines = (folder / "sw.written.txt").read_text("utf8").splitlines()
+    assert f"sw: {len(lines):,} written sentences" in capsys.readouterr().out
+    assert sorted(file.name for file in folder.iterdir()) == ["sw.txt", "sw.written.txt"]
+    assert len(lines) == len(set(lines)) > 0
+    assert any(line.startswith("Haus") for line in lines)
+    assert written_texts.whole_sentences(["Das ist gut. Das ist " + "lang " * 12, "Gut so."]) == [
+        "Das ist gut.",
+        "Gut so.",
+    ]

@@ -7,9 +7,9 @@ on text that was held back, and write the folder.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -18,6 +18,7 @@ from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.folder import save_compressed
 from ade.compression.lengthening import lengthen
 from ade.compression.metric import input_metric, output_states
+from ade.compression.own_text import NAME, own_texts
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables
 from ade.compression.report import (
@@ -33,7 +34,7 @@ from ade.compression.report import (
 from ade.compression.source import body_of, is_decoder, load_model, source_folder
 from ade.compression.table import PackedTable, type_name
 from ade.compression.tuning import TuningSettings, tune
-from ade.compression.use import best_known, use_of_files
+from ade.compression.use import best_known, use_of_files, word_lists
 from ade.data.reading import read_texts
 from ade.devices import resolve_device
 from ade.errors import InputError
@@ -50,6 +51,7 @@ OUTPUT_TEXTS, INPUT_TEXTS = 100, 800  # for the metrics of a decoder's output an
 WHOLE = 0.05  # most of the bytes that go to special tokens, whose rows stay whole
 ENCODER = {"exponent": 0.5, "plain": 0.2}  # of the coder: rare words decide what a text is about
 DECODER = {"exponent": 0.6, "plain": 0.03}  # scores of all rows are compared, and few directions decide them
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ class Corpus:
 
     counted: dict[str, list[str]]
     held_back: dict[str, list[str]]
+
+    def add(self, name: str, texts: Sequence[str]) -> None:
+        """Add the texts of a file; some are held back."""
+        counted, kept = (part.setdefault(name, []) for part in (self.counted, self.held_back))
+        for number, text in enumerate(texts):
+            (kept if number % HELD_BACK == 0 and len(kept) < TEXTS else counted).append(text)
 
     @property
     def texts(self) -> list[str]:
@@ -79,19 +87,20 @@ def compress(
 
     `corpus` are text files like those the model will read, one text a line (or CSV, JSON lines, Parquet): they say
     which rows are used, and some of their texts are held back to measure the loss. Without one, word frequencies of
-    many languages do. `tune_on` are text files to tune the packed table with, no labels needed.
+    many languages do. `tune_on` are text files to tune the packed table with, no labels needed. With
+    `settings.own_texts` a decoder writes text for both itself, some of it beginning with words of `languages`.
     """
     settings, out = settings or CompressionSettings(), Path(out)
     if is_table(source):
-        if tune_on or settings.max_loss:
-            raise InputError(f"{source}: a table without a model; --tune and --max-loss need one")
+        if tune_on or settings.max_loss or settings.own_texts:
+            raise InputError(f"{source}: a table without a model; --tune, --own-texts and --max-loss need one")
         files = list(_read_corpus(corpus).counted.values())
         return compress_table(source, out, settings, files, languages, overwrite, report)
     with new_folder(out, MARKERS, overwrite) as draft, source_folder(source) as folder:
         texts = _read_corpus(corpus)
         held_back = {text for some in texts.held_back.values() for text in some}
-        tuning = [text for file in tune_on for text in _some(file) if text not in held_back]
-        if tune_on and not tuning:
+        tuning = [[text for text in _some(file) if text not in held_back] for file in tune_on]
+        if tune_on and not any(tuning):
             raise InputError("--tune: no text is left beside what is held back to measure the loss; give more")
         job = _Job(folder, settings, texts, tuning, languages, report)
         model, table, found = job.run()
@@ -113,7 +122,7 @@ class _Job:
     folder: Path
     settings: CompressionSettings
     corpus: Corpus
-    tuning: list[str]
+    tuning: list[list[str]]  # texts of each file
     languages: Sequence[str]
     report: Report
 
@@ -127,11 +136,12 @@ class _Job:
             model, tokenizer = load_model(self.folder)
             model.to(resolve_device(self.settings.device))
             weights, dtype = self._weights(model), model.dtype
-            if model.device.type == "cpu" or self.tuning:
+            if model.device.type == "cpu" or self.tuning or self.settings.own_texts:
                 nn.Module.float(model)  # half precision is several times as slow on a CPU, and gradients vanish in it
             rows, dim = next(iter(weights.values())).shape
             size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
             if use is None or before is None:
+                self._write_own(model, tokenizer)
                 backend = tokenizer.backend_tokenizer
                 use = use_of_files(backend, rows, self.corpus.counted.values(), self.languages, self.report)
                 held_back = self.corpus.held_back or sampled_texts(best_known(backend, self.languages, SAMPLED))
@@ -148,6 +158,15 @@ class _Job:
                 return model, sizes, found
             if size * GROWTH > sizes["before"]:
                 raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
+
+    def _write_own(self, model: Any, tokenizer: Any) -> None:
+        """Let a decoder write text, where that is asked for: to count rows in, to tune with, and to measure on."""
+        if not self.settings.own_texts:
+            return
+        words, chosen = word_lists(self.languages) if self.languages else {}, self.settings
+        written = own_texts(model, tokenizer, chosen.own_texts, words, chosen.seed, self.report)
+        self.corpus.add(NAME, written)
+        self.tuning.append(self.corpus.counted[NAME])
 
     def _weights(self, model: Any) -> dict[str, Tensor]:
         """Return the tables to pack, by the names of their modules."""
@@ -172,7 +191,7 @@ class _Job:
             lengthen(packed, states, weight.cpu())
         if not self.tuning or name != tables.input:
             return packed
-        ids = [row for row in token_ids(tokenizer, self.tuning) if len(row) > 1]
+        ids = alike([[row for row in token_ids(tokenizer, texts) if len(row) > 1] for texts in self.tuning])
         chosen = self.settings
         steps = TuningSettings(steps=chosen.tune_steps, learning_rate=chosen.tune_rate, seed=chosen.seed)
         layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
@@ -187,11 +206,17 @@ class _Job:
 
     def _some_ids(self, tokenizer: Any, most: int) -> list[list[int]]:
         """Return the ids of texts like those to come: of the corpus, or made of the words of many languages."""
-        texts = evenly(self.corpus.texts or self.tuning, most)
+        texts = evenly(self.corpus.texts or [text for some in self.tuning for text in some], most)
         if not texts:
             made = sampled_texts(best_known(tokenizer.backend_tokenizer, self.languages, 4 * SAMPLED), seed=1)
             texts = [text for some in made.values() for text in some[: -(-most // len(made))]]
         return [row for row in token_ids(tokenizer, texts) if len(row) > 1]
+
+
+def alike(files: Sequence[Sequence[Item]]) -> list[Item]:
+    """Return what files have, each as often as the longest: those with less, again and again."""
+    longest = max((len(some) for some in files), default=0)
+    return [item for some in files if some for item in islice(cycle(some), longest)]
 
 
 def _special_rows(tokenizer: Any, weight: Tensor, most: float) -> list[int]:
@@ -209,9 +234,7 @@ def _bytes(folder: Path, kind: str) -> int:
 def _read_corpus(files: Sequence[str | Path]) -> Corpus:
     found = Corpus({}, {})
     for file in files:
-        counted, kept = (part.setdefault(Path(file).name, []) for part in (found.counted, found.held_back))
-        for number, text in enumerate(_some(file)):
-            (kept if number % HELD_BACK == 0 and len(kept) < TEXTS else counted).append(text)
+        found.add(Path(file).name, _some(file))
     return found
 
 

@@ -22,6 +22,7 @@ from ade.compression.source import padded
 from ade.compression.table import PackedTable
 from ade.compression.trainable import TrainableTable
 from ade.compression.tuning_checkpoint import TuningCheckpoint
+from ade.devices import shorter_products
 from ade.errors import InputError
 from ade.progress import Report, silent
 
@@ -91,22 +92,23 @@ def tune(
     was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
     try:
-        saved = time.monotonic()
-        for step, (ids, mask) in enumerate(_batches(texts, settings, device, start), start):
-            for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * group["scale"] * _schedule(step, settings.steps)
-            drawn = candidates.draw(step) if candidates is not None else None
-            loss = _loss(body, swap, trained, ids, mask, original, drawn)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            average = float(loss.detach()) if step == 0 else 0.95 * average + 0.05 * float(loss.detach())
-            if not math.isfinite(average):
-                raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
-            if time.monotonic() - saved >= SAVED_EVERY:
-                checkpoint.save(step + 1, average, parameters, optimizer)
-                saved = time.monotonic()
-            report("tune", step + 1, settings.steps, {"loss": average})
+        with shorter_products(device):
+            saved = time.monotonic()
+            for step, (ids, mask) in enumerate(_batches(texts, settings, device, start), start):
+                for group in optimizer.param_groups:
+                    group["lr"] = settings.learning_rate * group["scale"] * _schedule(step, settings.steps)
+                drawn = candidates.draw(step) if candidates is not None else None
+                loss = _loss(body, swap, trained, ids, mask, original, drawn)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                average = float(loss.detach()) if step == 0 else 0.95 * average + 0.05 * float(loss.detach())
+                if not math.isfinite(average):
+                    raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
+                if time.monotonic() - saved >= SAVED_EVERY:
+                    checkpoint.save(step + 1, average, parameters, optimizer)
+                    saved = time.monotonic()
+                report("tune", step + 1, settings.steps, {"loss": average})
     finally:
         swap.remove()
         body.train(was_training)

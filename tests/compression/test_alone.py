@@ -66,5 +66,5 @@ def test_damaged_folders_are_refused(packed, tmp_path):
 
 
 def test_what_needs_a_model_is_refused(vectors, tmp_path):
-    with pytest.raises(InputError, match="--tune and --max-loss need one"):
+    with pytest.raises(InputError, match="--own-texts and --max-loss need one"):
         ade.compress(vectors / "vectors.txt", tmp_path / "x", tune_on=[vectors / "corpus.txt"])

@@ -256,7 +256,12 @@ def test_a_model_in_float16_is_computed_with_in_float32_and_stays_in_float16(enc
 
 
 @pytest.mark.parametrize(
-    ("more", "hint"), [(["--tune", "texts.txt"], "; the same command continues the tuning"), ([], "")]
+    ("more", "hint"),
+    [
+        (["--tune", "texts.txt"], "; the same command continues the tuning"),
+        (["--own-texts", "9"], "; the same command continues the tuning"),
+        ([], ""),
+    ],
 )
 def test_an_interrupted_command_says_how_it_continues(more, hint, ade, tmp_path, monkeypatch):
     def interrupted(*_, **__):
@@ -264,3 +269,9 @@ def test_an_interrupted_command_says_how_it_continues(more, hint, ade, tmp_path,
 
     monkeypatch.setattr(compress_module, "compress", interrupted)
     assert ade("compress", "model", "--out", tmp_path / "out", *more) == (130, "", f"ade: interrupted{hint}\n")
+
+
+def test_files_to_tune_with_count_alike():
+    assert compress_module.alike([[1, 2, 3], [], [4]]) == [1, 2, 3, 4, 4, 4]
+    assert compress_module.alike([[1, 2, 3, 4, 5], [6, 7]])[5:] == [6, 7, 6, 7, 6]
+    assert compress_module.alike([[], []]) == compress_module.alike([]) == []
