@@ -10,8 +10,6 @@ TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh",
 ROWS = 400  # sentences and pairs of each language, where there are several
 TUNED, GEMMA_TUNED = "smollm2-135m, tuned", "gemma3-270m, tuned"
 OWN, GEMMA_OWN = "smollm2-135m, tuned on its own text, too", "gemma3-270m, tuned on its own text, too"
-OWN_ALONE, LONGER = "smollm2-135m, tuned on its own text alone", "smollm2-135m, tuned longer"
-OWN_TEXTS = 20_000
 ONNX = "multilingual-e5-small as ONNX, layers in 4 bits"
 SOURCE, OURS = "as it came", "ade compress"  # rows of the frontier
 COUNTED = ("ag_news", "dbpedia_14", "sst2")  # text of other kinds than WikiText
@@ -63,24 +61,15 @@ def compress() -> dict[str, dict[str, list[Run]]]:
 
 
 def own() -> dict[str, dict[str, list[Run]]]:
-    """Decoders tuned longer, on text that they wrote themselves and on that of files, too."""
-    files = {"corpus": list(COUNTED), "tune": list(COUNTED)}
+    """Decoders tuned longer, on text that they wrote themselves and on that of files."""
     several = [*COUNTED, *(f"multilingual/{language}.txt" for language in SPOKEN)]
-    asked: list[tuple[str, str, dict[str, Any], int]] = [
-        (OWN, "5MB", files, OWN_TEXTS),
-        (OWN, "10MB", files, OWN_TEXTS),
-        (OWN_ALONE, "5MB", {}, OWN_TEXTS),
-        (LONGER, "5MB", files, 0),
-    ]
-    found: dict[str, dict[str, list[Run]]] = {}
-    for name, size, text, texts in asked:
-        chosen = {"size": size, "tune_steps": 2000, "tune_rate": 0.003, "own_texts": texts}
-        run = compress_run("smollm2-135m", size, **text, compression=chosen, revision=DECODER_REVISION)
-        found.setdefault(name, {})[size] = [run]
-    chosen = {"size": "31MB", "tune_steps": 1000, "tune_rate": 0.003, "own_texts": 2 * OWN_TEXTS}
-    text = {"corpus": several, "tune": several, "spoken": list(SPOKEN), "languages": list(TATOEBA[:8]), "rows": 100}
-    run = compress_run("gemma3-270m", "31MB", **text, compression=chosen, revision=DECODER_REVISION)
-    return found | {GEMMA_OWN: {"31MB": [run]}}
+    text: dict[str, Any] = {"corpus": list(COUNTED), "tune": list(COUNTED), "revision": DECODER_REVISION}
+    tuned = {"size": "5MB", "tune_steps": 1000, "tune_rate": 0.003, "own_texts": 20_000}
+    small = compress_run("smollm2-135m", "5MB", **text, compression=tuned)
+    text |= {"corpus": several, "tune": several, "spoken": list(SPOKEN), "languages": list(TATOEBA[:8]), "rows": 100}
+    tuned = {"size": "31MB", "tune_steps": 800, "tune_rate": 0.003, "own_texts": 16_000}
+    large = compress_run("gemma3-270m", "31MB", **text, compression=tuned)
+    return {OWN: {"5MB": [small]}, GEMMA_OWN: {"31MB": [large]}}
 
 
 def compress_run(model: str, size: str, **changes: Any) -> Run:
