@@ -18,6 +18,7 @@ def compress(book: Book) -> str:
         cells = [size_of(table["before"]), size_of(table["after"]), size_of(figures["weights"]["after"])]
         settings = record["settings"]
         name = settings["model"] + (", tuned" if settings["tune"] else "")
+        name += " on its own text, too" if settings["compression"].get("own_texts") else ""
         rows.append([ONNX if record["kind"] == "compress_onnx" else name, *cells, "; ".join(_tasks(figures))])
     return markdown(["model", "table", "packed", "weights in all", "tasks"], rows)
 

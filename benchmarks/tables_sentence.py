@@ -25,6 +25,7 @@ MULTILINGUAL: dict[str, dict[str, Any]] = {
     "ADE, one layer, 24 MB": {"size": "24MB", "epochs": 4.0},
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4.0},
 }
+LEARNED_WRITTEN = ("ADE, one layer, 16 MB", "ADE, two layers, 16 MB")
 WRITTEN, WITH_WRITTEN = "written texts, too", 30_000  # by a decoder; texts of each kind and language then
 ALL_TEXTS, SOME_TEXTS, RATES = "all texts", f"{SOME:,} texts", "rates"
 
@@ -46,10 +47,10 @@ def sentence() -> dict[str, dict[str, list[Run]]]:
 
 def multilingual() -> dict[str, dict[str, list[Run]]]:
     """Encoders distilled from multilingual-e5-small."""
-    return {
-        name: {"": [multilingual_run(**chosen)], WRITTEN: [multilingual_run(WITH_WRITTEN, written=True, **chosen)]}
-        for name, chosen in MULTILINGUAL.items()
-    }
+    found = {name: {"": [multilingual_run(**chosen)]} for name, chosen in MULTILINGUAL.items()}
+    for name in LEARNED_WRITTEN:
+        found[name][WRITTEN] = [multilingual_run(WITH_WRITTEN, written=True, **MULTILINGUAL[name])]
+    return found
 
 
 def multilingual_run(texts: int = 0, written: bool = False, **chosen: Any) -> Run:
