@@ -25,6 +25,20 @@ from benchmarks.tables import BUDGETS, CODED, CODED_ALIKE, DATA, PACKED
 SWEPT = ("paper's plain pairs", "PQ (faiss)", "RQ (faiss)", "SVD, int8", "k-means")
 
 
+def _rows(book: Book, count: int) -> Record:
+    """The figures of `ade train` and `ade predict` on so many rows."""
+    found = [r for r in book.table("scale") if r["kind"] == "scale" and r["settings"]["rows"] == count]
+    if not found:
+        raise MissingError(("scale", "", ""))
+    figures: Record = found[-1]["figures"]
+    return figures
+
+
+def _peak(book: Book, count: int, command: str) -> float:
+    peak: float = _rows(book, count)[command]["peak_bytes"]
+    return peak
+
+
 def sizes_ahead(method: str, others: tuple[str, ...], budgets: tuple[float, ...], metric: str = "cosine") -> Check:
     """A method of the table `size` is ahead of the others at these budgets."""
 
@@ -126,7 +140,7 @@ READINGS: dict[str, list[Claim]] = {
         ),
         says(
             "By frequency ADE is ahead of the others at every budget, as bytes go to the tokens that occur: the codes of "
-            "`ade compress` by far, then pairs of anchors.",
+            "`ade distill --codes` by far, then pairs of anchors.",
             sizes_ahead(CODED, ("ADE, packed",), BUDGETS, "weighted_cosine"),
             sizes_ahead("ADE, packed", SWEPT, BUDGETS, "weighted_cosine"),
         ),
@@ -331,6 +345,17 @@ READINGS: dict[str, list[Claim]] = {
                 sorted(found := records(book, ("growth", "stages", "tokens"))[0]["figures"], key=found.get)[-2]
                 == "tokenizer (every core)"
             ),
+        ),
+    ],
+    "scale": [
+        says(
+            "Training on ten million rows, a file of 2.5 GB, takes no more memory than on one million, and neither does "
+            "predicting them, which is done in less than 400 MB; the time of both grows with the rows.",
+            lambda book: _peak(book, 10_000_000, "train") < 1.1 * _peak(book, 1_000_000, "train"),
+            lambda book: _peak(book, 10_000_000, "predict") < 1.1 * _peak(book, 1_000_000, "predict"),
+            lambda book: _peak(book, 10_000_000, "predict") < 400e6,
+            lambda book: 2.4e9 < _rows(book, 10_000_000)["file_bytes"] < 2.6e9,
+            lambda book: _rows(book, 10_000_000)["train"]["seconds"] > _rows(book, 1_000_000)["train"]["seconds"],
         ),
     ],
     "lookup": [

@@ -91,12 +91,21 @@ def test_what_needs_anchors_is_refused_in_a_line(tmp_path, ade):
     for call in (layer.table, lambda: layer.pairs_of(torch.tensor([1]))):
         with pytest.raises(InputError, match="coded"):
             call()
-    folder = tmp_path / "encoder"
-    for words in (["inspect", folder, "w1"], ["train", "wordnet", "--from", folder, "--out", tmp_path / "out"]):
-        code, _, error = ade(*words)
-        assert code == 2
-        assert "coded" in error
-        assert error.count("\n") == 1
+    code, _, error = ade("inspect", tmp_path / "encoder", "w1")
+    assert code == 2
+    assert "coded" in error
+    assert error.count("\n") == 1
+
+
+def test_a_classifier_starts_from_it(tmp_path):
+    coded_encoder().save(tmp_path / "encoder")
+    texts = [" ".join(f"w{6 * label + number % 5}" for number in range(3, 9)) for label in (0, 1) for _ in range(40)]
+    rows = {"text": texts, "label": ["low"] * 40 + ["high"] * 40}
+    chosen = {"steps": 150, "learning_rate": 5e-3, "batch_size": 16, "lexicon": False}
+    made = ade.train(rows, start=tmp_path / "encoder", out=tmp_path / "model", **chosen, progress=False)
+    assert made.model.config.coded
+    asked = [texts[0], texts[-1]]
+    assert ade.load(tmp_path / "model").predict(asked) == made.predict(asked) == ["low", "high"]
 
 
 def test_a_damaged_folder_is_refused(tmp_path):

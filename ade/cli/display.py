@@ -148,6 +148,16 @@ def print_codebook(to: Console, folder: Path, book: "Codebook", teacher_nbytes: 
     to.print(table)
 
 
+def print_codes(to: Console, result: Mapping[str, Any], tokens: int) -> None:
+    """Print how near a table in codes is to its teacher, and its size."""
+    table = plain_table("codes", result["codebook"], wrap=True)
+    table.add_row("teacher", f"{result['teacher']}  {tokens:,} tokens")
+    table.add_row("cosine to the teacher", f"mean {result['cosine']:.4f}  by use {result['cosine_by_use']:.4f}")
+    sizes = f"{size(result['teacher_bytes'])} -> {size(result['bytes'])}"
+    table.add_row("size", f"{sizes}, {result['ratio']:.1f}x smaller, {size(result['tokenizer_bytes'])} of it tokenizer")
+    to.print(table)
+
+
 def print_training(to: Console, result: Mapping[str, Any]) -> None:
     """Print where a trained model is, its metrics, its lexicon and its size."""
     table = plain_table("model", result["model"], wrap=True)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ade.codebook import Codebook
+    from ade.compression.coded_table import CodedTable
     from ade.teachers import Teacher
 
 
@@ -62,19 +63,27 @@ def distill(
     contextual: Annotated[
         bool, typer.Option("--contextual", help="Use the encoder's output for each token, not its input embeddings.")
     ] = False,
+    codes: Annotated[
+        bool,
+        typer.Option("--codes", help="Codes in place of pairs: nearer to the teacher, but without anchors to see."),
+    ] = False,
     as_json: Json = False,
     overwrite: Overwrite = False,
     **settings: Any,
 ) -> None:
     """Distil an embedding table into a codebook.
 
-    Stages 1 and 2 of the paper: anchors shared by all tokens, and a few (anchor, weight) pairs per token.
+    Stages 1 and 2 of the paper: anchors shared by all tokens, and a few (anchor, weight) pairs per token. With --codes
+    a table in the codes of 'ade compress' instead, which 'ade train --codebook' takes as well.
     """
     from ade.codebook import MARKER
     from ade.distillation import distill as distil
     from ade.files import new_folder
 
     distillation = DistillationSettings(**pick(DistillationSettings, settings))
+    if codes:
+        _distill_codes(teacher, out, distillation, contextual, (prune_vocabulary, corpus), as_json, overwrite)
+        return
     with new_folder(out, {MARKER}, overwrite) as draft, display.progress() as report:
         loaded, counts = _load_teacher(teacher, contextual, distillation.device, prune_vocabulary, corpus, report)
         codebook = distil(loaded, distillation, counts, report)
@@ -90,6 +99,29 @@ def distill(
         as_json,
         lambda to: display.print_codebook(to, out, codebook, loaded.nbytes),
     )
+
+
+def _distill_codes(
+    teacher: str, out: Path, settings: DistillationSettings, contextual: bool,
+    texts: tuple[Path | None, Path | None], as_json: bool, overwrite: bool,
+) -> None:  # fmt: skip
+    """The same into a table in codes."""
+    from ade.compression.coded_table import SHAPE
+    from ade.compression.distill_codes import distill_codes
+    from ade.files import new_folder
+    from ade.settings import parse_size
+
+    if not settings.size:
+        raise InputError("--codes needs --size, as 4MB")
+    with new_folder(out, {SHAPE}, overwrite) as draft, display.progress() as report:
+        loaded, counts = _load_teacher(teacher, contextual, settings.device, *texts, report)
+        table = distill_codes(loaded, parse_size(settings.size), counts, settings.seed, report)
+        table.write(draft, small=True)
+        nbytes = sum(file.stat().st_size for file in draft.iterdir())
+
+    result = {"codebook": str(out), **table.about, "bytes": nbytes, "teacher_bytes": loaded.nbytes}
+    result["ratio"] = loaded.nbytes / nbytes
+    show(result, as_json, lambda to: display.print_codes(to, result, table.vocabulary))
 
 
 def _load_teacher(
@@ -174,7 +206,7 @@ def train(
     if main_process:
         say_columns(source, splits["train"])
 
-    def say_what_is_unknown(book: "Codebook") -> None:
+    def say_what_is_unknown(book: "Codebook | CodedTable") -> None:
         if main_process:
             say_unknown_tokens(book.tokenizer, _texts_of(splits["train"]))
 

@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from ade.compression.table import PackedTable, type_name
-from ade.data.tokenizer_file import TOKENIZER
+from ade.data.tokenizer_file import read_tokenizer, write_tokenizer
 from ade.errors import InputError, first_line
 from ade.files import new_folder
 from ade.packing.coded import TableShape
 
 ARRAYS, SHAPE = "table.safetensors", "table.json"
+TABLE_JSON = 6_000  # bytes of table.json, and of the header of the arrays, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +37,23 @@ class CodedTable:
             found.update(array.contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return found.hexdigest()[:16]
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        return self.table.shape.rows
+
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write `table.safetensors`, `table.json` and the tokenizer; nothing where one of them fails."""
         with new_folder(Path(folder), {SHAPE}, overwrite) as draft:
             self.write(draft)
 
-    def write(self, folder: Path) -> None:
-        """Write the files into an existing folder."""
+    def write(self, folder: Path, small: bool = False) -> None:
+        """Write the files into an existing folder; the tokenizer as tokenizer.json or, if `small`, packed."""
         arrays = {name: array.contiguous() for name, array in self.table.state_dict().items()}
         save_file(arrays, folder / ARRAYS)
         about = {**self.about, **self.table.shape.to_dict(), "exact_dtype": type_name(self.table.exact.dtype)}
         (folder / SHAPE).write_text(json.dumps(about, indent=2) + "\n", "utf8")
-        self.tokenizer.save(str(folder / TOKENIZER))
+        write_tokenizer(self.tokenizer, folder, packed=small)
 
     @classmethod
     def load(cls, folder: str | Path) -> "CodedTable":
@@ -64,7 +70,7 @@ class CodedTable:
             packed.load_state_dict(arrays)
             packed.check_depths()
             rest = {name: value for name, value in about.items() if name not in shape.to_dict()}
-            return cls(packed, Tokenizer.from_file(str(folder / TOKENIZER)), rest)
+            return cls(packed, read_tokenizer(folder), rest)
         except InputError:
             raise
         except (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from ade.codebook import Codebook
-from ade.compression.coded_table import CodedTable
+from ade.compression.coded_table import SHAPE, CodedTable
 from ade.compression.encoder_table import EncoderTable
 from ade.data.dataset import Dataset
 from ade.data.problems import ENCODER
@@ -33,20 +33,20 @@ FORMAT = 2  # of cached codebooks; a higher number makes them anew
 
 
 def codebook_for(
-    codebook: Codebook | str | Path | None = None,
+    codebook: Codebook | CodedTable | str | Path | None = None,
     teacher: Teacher | str | Path | None = None,
     settings: DistillationSettings | None = None,
     report: Report = silent,
-) -> Codebook:
-    """A codebook as it is, or of a folder; without one, that of a teacher, by default of the embedded one."""
+) -> Codebook | CodedTable:
+    """A codebook or coded table as it is, or of a folder; without one, that of a teacher, by default the embedded."""
     if codebook is not None:
         if teacher is not None:
             raise InputError("--codebook is used as it is, --teacher is distilled into one: give one of them")
-        if isinstance(codebook, Codebook):
+        if isinstance(codebook, Codebook | CodedTable):
             return codebook
         if Path(codebook).is_dir() and kind_of(codebook) == ENCODER:
             raise InputError(f"{codebook}: an encoder, not a codebook; 'ade train --from' trains a classifier on it")
-        return Codebook.load(codebook)
+        return CodedTable.load(codebook) if (Path(codebook) / SHAPE).is_file() else Codebook.load(codebook)
 
     loaded = _loaded(teacher)
     settings = settings or _default_settings(len(loaded.table))

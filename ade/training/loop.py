@@ -72,7 +72,7 @@ class _Run:
 
 @overload
 def fit_model(
-    codebook: Codebook,
+    codebook: Codebook | CodedTable,
     data: Dataset,
     dev: Dataset | None = None,
     settings: TrainingSettings = STRONG,
@@ -84,7 +84,7 @@ def fit_model(
 ) -> Classifier: ...
 @overload
 def fit_model(
-    codebook: Codebook,
+    codebook: Codebook | CodedTable,
     data: TaggedDataset,
     dev: TaggedDataset | None = None,
     settings: TrainingSettings = STRONG,
@@ -95,7 +95,7 @@ def fit_model(
     start: Mapping[str, Tensor] | None = None,
 ) -> Tagger: ...
 def fit_model(
-    codebook: Codebook,
+    codebook: Codebook | CodedTable,
     data: Dataset | TaggedDataset,
     dev: Dataset | TaggedDataset | None = None,
     settings: TrainingSettings = STRONG,

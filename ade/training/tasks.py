@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ade.classifier import Classifier, Tagger, predict_logits
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
 from ade.data.batches import Encoded, encode
 from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
@@ -38,7 +39,7 @@ class TextTask:
 
     def __init__(
         self,
-        codebook: Codebook,
+        codebook: Codebook | CodedTable,
         data: Dataset,
         dev: Dataset,
         architecture: Architecture,
@@ -147,7 +148,7 @@ class TagTask:
     """Sentences of words with a tag each."""
 
     kind: ClassVar = Tagger
-    codebook: Codebook
+    codebook: Codebook | CodedTable
     data: TaggedDataset
     dev: TaggedDataset
     architecture: Architecture
@@ -193,7 +194,9 @@ Task = TextTask | TagTask | EncoderTask
 Trained = Classifier | Tagger | SentenceEncoder
 
 
-def _config_of(codebook: Codebook, data: Dataset | TaggedDataset, settings: TrainingSettings) -> dict[str, Any]:
+def _config_of(
+    codebook: Codebook | CodedTable, data: Dataset | TaggedDataset, settings: TrainingSettings
+) -> dict[str, Any]:
     """Fields of the model's config that follow from the settings and the data: dropout, class weights, `about`."""
     provenance = {name: codebook.about.get(name) for name in ("teacher", "license", "cosine")}
     provenance |= {"data": data.name, "rows": len(data)}

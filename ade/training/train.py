@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
 from ade.data.dataset import Dataset
 from ade.data.problems import PROBLEMS, SINGLE
 from ade.data.sources import AnyDataset, as_dataset, load_splits
@@ -34,7 +35,7 @@ def train(
     labels: Any = None,
     *,
     teacher: "Teacher | str | Path | None" = None,
-    codebook: Codebook | str | Path | None = None,
+    codebook: Codebook | CodedTable | str | Path | None = None,
     size: str | int | None = None,
     start: str | Path | None = None,
     out: str | Path | None = None,
@@ -47,7 +48,7 @@ def train(
     unlabelled: Sequence[str] = (),
     existing: Existing = "refuse",
     progress: bool | Report | None = None,
-    before_training: Callable[[Codebook], None] | None = None,
+    before_training: Callable[[Codebook | CodedTable], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Train a classifier, or a tagger where the data is words with tags.
@@ -58,7 +59,7 @@ def train(
         labels: one for each text, where `data` is a list of texts: names, numbers or truth values, or lists of them.
         teacher: pretrained embeddings to distil, as `load_teacher` takes them; by default those that are embedded. The
             codebook is kept in the cache, so that this happens once.
-        codebook: a `Codebook` or its folder, instead of a teacher.
+        codebook: a `Codebook` or its folder, or that of a table in codes, instead of a teacher.
         size: bytes of the model folder, tokenizer included, as 2_000_000 or '2MB'; by default nothing is rounded.
         start: an encoder made by `distill_encoder`, its folder or hub name: its codebook and layers are trained
             further, in place of a teacher or a codebook.
@@ -100,12 +101,14 @@ def train(
             with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
                 pass
         weights = None
+        book: Codebook | CodedTable
         if start is not None:
             started = start_from(start)
             training, architecture = started.fitted(training, architecture)
             book, weights = started.codebook, started.weights
         elif size is None:
             book = codebook_for(codebook, teacher, report=report)
+            architecture = _fitting(book, architecture, settings.get("attend"))
         else:
             book, division = codebook_for_size(rows, parse_size(str(size)), teacher, training.lexicon, report)
             training = replace(training, lexicon=division.lexicon > 0, lexicon_size=str(division.lexicon or ""))
@@ -140,6 +143,15 @@ def _check_size(settings: Mapping[str, Any], codebook: Any, rows: AnyDataset) ->
         raise InputError(f"--size chooses {chosen[0]} itself: leave one of them out")
     if (settings.get("layers") or 1) > 1:
         raise InputError("--size is for models of one attention layer: leave out --layers")
+
+
+def _fitting(book: Codebook | CodedTable, architecture: Architecture, asked: str | None) -> Architecture:
+    """The architecture on a codebook; on a table in codes, which has no anchors to gate, attention is over tokens."""
+    if isinstance(book, Codebook):
+        return architecture
+    if asked not in (None, "tokens"):
+        raise InputError(f"--attend {asked} needs anchors, and the table of this --codebook is coded: leave it out")
+    return replace(architecture, attend="tokens")
 
 
 def problem_type(problem: str | None) -> str | None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
+from ade.compression.distill_codes import distill_codes
 from ade.distillation import distill
 from ade.errors import InputError
 from ade.model import AdeForSequenceClassification
@@ -16,7 +18,7 @@ from ade.training.start import start_from
 from ade.training.train import train
 
 
-def saved(codebook: Codebook, out, layers: int = 1):
+def saved(codebook: Codebook | CodedTable, out, layers: int = 1):
     """The folder of an encoder none of whose parameters is at its starting value."""
     shape = Architecture(attend="tokens", layers=layers, heads=2)
     model = AdeForSentenceEmbedding.from_codebook(codebook, (), shape, output_size=8, position_scale=0.3)
@@ -29,9 +31,12 @@ def saved(codebook: Codebook, out, layers: int = 1):
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("size", ["", "30kB"])
-def test_the_classifier_begins_with_the_vectors_of_the_encoder(layers, size, teacher, tmp_path):
-    codebook = distill(teacher, DistillationSettings(anchors=10, pairs=3, size=size))
+@pytest.mark.parametrize("kind", ["", "30kB", "codes"])
+def test_the_classifier_begins_with_the_vectors_of_the_encoder(layers, kind, teacher, tmp_path):
+    if kind == "codes":
+        codebook = distill_codes(teacher, 100_000)
+    else:
+        codebook = distill(teacher, DistillationSettings(anchors=10, pairs=3, size=kind))
     folder = saved(codebook, tmp_path / "encoder", layers)
     start = start_from(folder)
     training, shape = start.fitted(STRONG, Architecture())
