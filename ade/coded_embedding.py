@@ -38,6 +38,12 @@ class CodedDictionary(Dictionary):
         self.coded.mean_values.requires_grad_(anchors)
         self.coded.gain_values.requires_grad_(False)  # they stay 1: rows are not scored here
 
+    def round_as_stored(self) -> bool:
+        """Round the books to bytes: they are trained in float32."""
+        assert isinstance(self.coded, TrainableTable)
+        self.coded.load(self.coded.packed())
+        return True
+
     def packed_arrays(self, packing: Packing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the sizes and the arrays of the table with its books as bytes."""
         assert isinstance(self.coded, TrainableTable)

@@ -94,6 +94,10 @@ class Dictionary(nn.Module, ABC):
     def choose_trained(self, anchors: bool, weights: bool) -> None:
         """Choose what is trained; nothing is in a dictionary that is packed."""
 
+    def round_as_stored(self) -> bool:
+        """Round what was trained to what will be stored, where training did not; returns whether it was rounded."""
+        return False
+
     def coefficients(self, ids: Tensor) -> Tensor:
         """Return the rows of the transform T for tokens (n,): (n, K), zero for anchors a token does not use."""
         index, weight, _ = self.pairs_of(ids)

@@ -25,6 +25,7 @@ from ade.data.tokenizer_file import TOKENIZER, read_tokenizer
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
 from ade.files import OWN_MODELS, kind_of, looks_like_hub_name
+from ade.packing.coded import TABLE_FILE
 from ade.progress import Report, quiet, silent
 
 DEFAULT_TEACHER = "wordllama"
@@ -107,6 +108,8 @@ def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
         trained = "'ade train --from' trains a classifier on it"
         instead = trained if kind == ENCODER else "give the teacher that it was made from"
         raise InputError(f"{folder}: an ADE model has no embedding table to distil; {instead}")
+    if (folder / TABLE_FILE).exists():
+        raise InputError(f"{folder}: a table in codes, distilled already; give it as --codebook")
     tokenizer = _read_tokenizer(folder)
     if (folder / "embeddings.safetensors").exists():
         return _read_tensor(folder / "embeddings.safetensors"), tokenizer

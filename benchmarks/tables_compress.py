@@ -9,7 +9,6 @@ DECODER_REVISION = 2  # the same for the losses of decoders
 TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")
 ROWS = 400  # sentences and pairs of each language, where there are several
 TUNED, GEMMA_TUNED = "smollm2-135m, tuned", "gemma3-270m, tuned"
-E5_TUNED = "multilingual-e5-small, tuned"
 OWN, GEMMA_OWN = "smollm2-135m, tuned on its own text, too", "gemma3-270m, tuned on its own text, too"
 ONNX = "multilingual-e5-small as ONNX, layers in 4 bits"
 SOURCE, OURS = "as it came", "ade compress"  # rows of the frontier
@@ -25,7 +24,6 @@ SPOKEN = (
     "ja",
     "ru",
 )  # of `multilingual_texts.py`: English, and as in TATOEBA
-SPOKEN_E5 = (*SPOKEN, "es", "sw", "tr", "vi")
 STSB = ("de", "en", "es", "fr", "ru", "zh")
 
 
@@ -58,9 +56,6 @@ def compress() -> dict[str, dict[str, list[Run]]]:
     text["compression"] = {"size": "31MB", "tune_steps": 800, "tune_rate": 0.0015}
     found[GEMMA_TUNED] = {"31MB": [compress_run("gemma3-270m", "31MB", **text)]}
     found |= own()
-    files = [f"multilingual/{language}.txt" for language in SPOKEN_E5]
-    tuned = {"size": "12MB", "tune_steps": 300, "tune_rate": 0.003}
-    found[E5_TUNED] = {"12MB": [compress_run("multilingual-e5-small", "12MB", tune=files, compression=tuned)]}
     exported = compress_run("multilingual-e5-small", "11.7MB")
     return {**found, ONNX: {"11.7MB": [Run("compress", "compress_onnx", exported.settings)]}}
 

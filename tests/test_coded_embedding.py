@@ -55,6 +55,18 @@ def test_rows_are_those_of_the_table():
     assert torch.allclose(composed, plain, rtol=1e-5, atol=1e-5)
 
 
+def test_books_are_rounded_to_what_is_stored():
+    encoder, ids = coded_encoder(), torch.arange(SHAPE.rows)
+    layer, stored = encoder.model.ade.embedding, encoder.model.packed().ade.embedding
+    trained = layer.compose(ids).detach()
+    assert layer.round_as_stored()
+    rounded = layer.compose(ids).detach()
+    assert (rounded - trained).abs().max() > 1e-4
+    assert torch.allclose(rounded, stored.compose(ids), rtol=1e-5, atol=1e-5)
+    assert layer.round_as_stored()
+    assert torch.allclose(layer.compose(ids).detach(), rounded, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_numpy_torch_and_onnx_give_the_same_vectors(layers, tmp_path):
     encoder = coded_encoder(layers)

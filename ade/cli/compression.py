@@ -34,7 +34,10 @@ def compress(
     ] = None,
     languages: Annotated[
         str,
-        typer.Option(help="Without a corpus: languages to expect, as en,de,fi; by default those the tokenizer knows."),
+        typer.Option(
+            help="Without a corpus, languages to expect, as en,de,fi; by default those the tokenizer knows. "
+            "With --own-texts, those whose words texts begin with."
+        ),
     ] = "",
     as_json: Json = False,
     overwrite: Overwrite = False,

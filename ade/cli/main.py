@@ -99,7 +99,7 @@ def _how_to_continue(words: list[str]) -> str:
     """What an interrupted command can be continued with; empty where it starts anew."""
     if words[:1] in (["train"], ["distill-encoder"]):
         return "use --resume to continue"
-    if words[:1] == ["compress"] and any(word.startswith(("--tune", "--own-texts")) for word in words):
+    if words[:1] == ["compress"] and any(word.startswith("--tune") for word in words):
         return "the same command continues the tuning"
     return ""
 

@@ -77,6 +77,7 @@ def distill(
     a table in the codes of 'ade compress' instead, which 'ade train --codebook' takes as well.
     """
     from ade.codebook import MARKER
+    from ade.compression.coded_table import SHAPE
     from ade.distillation import distill as distil
     from ade.files import new_folder
 
@@ -84,7 +85,7 @@ def distill(
     if codes:
         _distill_codes(teacher, out, distillation, contextual, (prune_vocabulary, corpus), as_json, overwrite)
         return
-    with new_folder(out, {MARKER}, overwrite) as draft, display.progress() as report:
+    with new_folder(out, {MARKER, SHAPE}, overwrite) as draft, display.progress() as report:
         loaded, counts = _load_teacher(teacher, contextual, distillation.device, prune_vocabulary, corpus, report)
         codebook = distil(loaded, distillation, counts, report)
         codebook.write(draft)
@@ -106,6 +107,7 @@ def _distill_codes(
     texts: tuple[Path | None, Path | None], as_json: bool, overwrite: bool,
 ) -> None:  # fmt: skip
     """The same into a table in codes."""
+    from ade.codebook import MARKER
     from ade.compression.coded_table import SHAPE
     from ade.compression.distill_codes import distill_codes
     from ade.files import new_folder
@@ -113,10 +115,10 @@ def _distill_codes(
 
     if not settings.size:
         raise InputError("--codes needs --size, as 4MB")
-    with new_folder(out, {SHAPE}, overwrite) as draft, display.progress() as report:
+    with new_folder(out, {MARKER, SHAPE}, overwrite) as draft, display.progress() as report:
         loaded, counts = _load_teacher(teacher, contextual, settings.device, *texts, report)
         table = distill_codes(loaded, parse_size(settings.size), counts, settings.seed, report)
-        table.write(draft, small=True)
+        table.write(draft)
         nbytes = sum(file.stat().st_size for file in draft.iterdir())
 
     result = {"codebook": str(out), **table.about, "bytes": nbytes, "teacher_bytes": loaded.nbytes}

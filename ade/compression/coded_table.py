@@ -16,9 +16,10 @@ from ade.compression.table import PackedTable, type_name
 from ade.data.tokenizer_file import read_tokenizer, write_tokenizer
 from ade.errors import InputError, first_line
 from ade.files import new_folder
-from ade.packing.coded import TableShape
+from ade.packing.coded import TABLE_FILE, TableShape
 
-ARRAYS, SHAPE = "table.safetensors", "table.json"
+ARRAYS, SHAPE = "table.safetensors", TABLE_FILE
+TOKENIZER_BYTES = "tokenizer_bytes"  # in `about`, of a table whose folder has a given size
 TABLE_JSON = 6_000  # bytes of table.json, and of the header of the arrays, at most
 
 
@@ -47,13 +48,13 @@ class CodedTable:
         with new_folder(Path(folder), {SHAPE}, overwrite) as draft:
             self.write(draft)
 
-    def write(self, folder: Path, small: bool = False) -> None:
-        """Write the files into an existing folder; the tokenizer as tokenizer.json or, if `small`, packed."""
+    def write(self, folder: Path) -> None:
+        """Write the files into an existing folder; the tokenizer packed where its bytes were counted."""
         arrays = {name: array.contiguous() for name, array in self.table.state_dict().items()}
         save_file(arrays, folder / ARRAYS)
         about = {**self.about, **self.table.shape.to_dict(), "exact_dtype": type_name(self.table.exact.dtype)}
         (folder / SHAPE).write_text(json.dumps(about, indent=2) + "\n", "utf8")
-        write_tokenizer(self.tokenizer, folder, packed=small)
+        write_tokenizer(self.tokenizer, folder, packed=TOKENIZER_BYTES in self.about)
 
     @classmethod
     def load(cls, folder: str | Path) -> "CodedTable":

@@ -165,8 +165,9 @@ class _Job:
             return
         words, chosen = word_lists(self.languages) if self.languages else {}, self.settings
         written = own_texts(model, tokenizer, chosen.own_texts, words, chosen.seed, self.report)
-        self.corpus.add(NAME, written)
-        self.tuning.append(self.corpus.counted[NAME])
+        self.corpus.add(NAME, list(dict.fromkeys(written)))
+        held_back = {text for some in self.corpus.held_back.values() for text in some}
+        self.tuning.append([text for text in self.corpus.counted[NAME] if text not in held_back])
 
     def _weights(self, model: Any) -> dict[str, Tensor]:
         """Return the tables to pack, by the names of their modules."""
@@ -191,9 +192,10 @@ class _Job:
             lengthen(packed, states, weight.cpu())
         if not self.tuning or name != tables.input:
             return packed
-        ids = alike([[row for row in token_ids(tokenizer, texts) if len(row) > 1] for texts in self.tuning])
         chosen = self.settings
         steps = TuningSettings(steps=chosen.tune_steps, learning_rate=chosen.tune_rate, seed=chosen.seed)
+        files = [token_ids(tokenizer, texts) for texts in self.tuning]
+        ids = alike([[row[: steps.max_tokens] for row in rows if len(row) > 1] for rows in files])
         layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
         return tune(body_of(model), layers, packed, ids, weight if scored else None, steps, self.report)
 

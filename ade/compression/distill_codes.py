@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.compression.coded_table import TABLE_JSON, CodedTable
+from ade.compression.coded_table import TABLE_JSON, TOKENIZER_BYTES, CodedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.table import PackedTable
 from ade.data.tokenizer_file import packed_bytes
@@ -17,6 +17,7 @@ from ade.packing.budget import zipf
 from ade.packing.coded import ENTRIES
 from ade.packing.compact_tokenizer import compact
 from ade.progress import Report, silent
+from ade.pursuit import importance_of
 from ade.teachers import Teacher
 
 BOOKS = 3  # of all stages, in a table of few bytes
@@ -33,7 +34,9 @@ def distill_codes(
     """
     small, order = compact(teacher)
     count, dim = small.table.shape
-    use = (zipf(len(teacher.table)) if frequencies is None else frequencies)[torch.from_numpy(order)]
+    tokens = len(teacher.table)
+    use = zipf(tokens) if frequencies is None else importance_of(frequencies, tokens)
+    use = use[torch.from_numpy(order)].double()
     tokenizer = len(packed_bytes(small.tokenizer))
     left, least = size - tokenizer - TABLE_JSON, dim * (BOOKS * ENTRIES + dim) + count
     if left < least:
@@ -42,11 +45,10 @@ def distill_codes(
             f"{size - left + least:,}, {tokenizer:,} of them for the tokenizer; leave out --codes, or allow more"
         )
     rows = F.normalize(small.table.float()) * dim**0.5  # what counts is the direction; numbers are of size 1
-    packed = encode_table(rows.half(), use.double(), (), CoderSettings(left, seed), report=report)
+    packed = encode_table(rows.half(), use, (), CoderSettings(left, seed), report=report)
     cosines = _cosines(rows, packed)
-    weight = use.double() / use.double().sum()
-    about = {"cosine": float(cosines.mean()), "cosine_by_use": float(cosines.double() @ weight)}
-    return CodedTable(packed, small.tokenizer, {**teacher.about, **about, "tokenizer_bytes": tokenizer})
+    about = {"cosine": float(cosines.mean()), "cosine_by_use": float(cosines.double() @ (use / use.sum()))}
+    return CodedTable(packed, small.tokenizer, {**teacher.about, **about, TOKENIZER_BYTES: tokenizer})
 
 
 def _cosines(rows: Tensor, packed: PackedTable) -> Tensor:

@@ -93,7 +93,8 @@ def _sampled(model: Any, ids: Tensor) -> Tensor:
     with quiet(), shorter_products(ids.device):
         return model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS - ids.shape[1],
-            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, num_beams=1, pad_token_id=int(ids[0, 0]),
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0, num_beams=1,
+            repetition_penalty=1.0, no_repeat_ngram_size=0, num_return_sequences=1, pad_token_id=int(ids[0, 0]),
         ).cpu()  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def _halves(places: list[int], most: int) -> list[list[int]]:
 
 
 def beginnings(tokenizer: Any, count: int, words: Mapping[str, Mapping[str, float]], seed: int) -> list[list[int]]:
-    """Return the ids of what so many texts begin with: nothing, or in turn nothing and a word of the next language."""
+    """Return the ids of what so many texts begin with: nothing, or half with nothing, half with words of languages."""
     chooser = random.Random(seed)
     found: list[list[int]] = [[] for _ in range(count)]
     for number, known in enumerate(words.values()):
@@ -113,6 +114,7 @@ def beginnings(tokenizer: Any, count: int, words: Mapping[str, Mapping[str, floa
         ids = tokenizer([word.capitalize() for word in drawn], add_special_tokens=False)["input_ids"] if drawn else []
         for place, row in zip(places, ids, strict=True):
             found[place] = row[:LONGEST]
+    chooser.shuffle(found)  # every part of them has words of all languages
     return found
 
 

@@ -16,6 +16,7 @@ from ade.data.tokenize import encode_batch
 from ade.data.words import SPACE_MARKS
 from ade.errors import InputError
 from ade.files import kind_of
+from ade.packing.coded import TABLE_FILE
 from ade.packing.pairs import Pairs
 from ade.runtime.encoder import RuntimeEncoder
 from ade.runtime.runtime import Runtime
@@ -111,6 +112,10 @@ class Dictionary:
     @classmethod
     def load(cls, folder: str | Path) -> "Dictionary":
         """The dictionary of the folder of a codebook, a model or an encoder; that of a codebook needs torch."""
+        if (Path(folder) / TABLE_FILE).exists():
+            raise InputError(
+                f"{folder}: a table in codes has no anchors to show; 'ade distill' without --codes makes some"
+            )
         if (Path(folder) / CODEBOOK).exists():
             from ade.codebook import Codebook
 

@@ -29,6 +29,7 @@ import numpy as np
 from ade.classifier import Classifier
 from ade.codebook import MARKER as CODEBOOK
 from ade.codebook import Codebook
+from ade.compression.coded_table import CodedTable
 from ade.data.dataset import Dataset
 from ade.data.problems import ENCODER, MULTI, MULTI_LABEL_THRESHOLD
 from ade.distillation import distill
@@ -36,6 +37,7 @@ from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.files import OWN_MODELS, kind_of
 from ade.integrations.vectors import mean_vectors, pooled_vectors
+from ade.packing.coded import TABLE_FILE
 from ade.settings import ARCHITECTURES, PRESETS, Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import DEFAULT_TEACHER, load_teacher
 from ade.training.loop import fit_model
@@ -275,6 +277,8 @@ def _is_model(source: str | Path) -> bool:
 
 def _codebook(source: Any, settings: DistillationSettings | None) -> Codebook:
     """A codebook as given, loaded from its folder, or distilled from a teacher."""
+    if isinstance(source, CodedTable) or (isinstance(source, (str, Path)) and (Path(source) / TABLE_FILE).is_file()):
+        raise InputError("a table in codes has no anchors, as this needs; ade.train(codebook=...) takes it")
     if not isinstance(source, (Codebook, str, Path)):
         raise InputError(f"a codebook, its folder or a teacher's name is needed, not {type(source).__name__}")
     if not isinstance(source, Codebook):

@@ -21,6 +21,7 @@ from ade.errors import InputError
 
 ENTRIES = 256  # of a book: an index is a byte
 WHOLE = 15  # the depth of a row that stays whole
+TABLE_FILE = "table.json"  # that a folder of a table in codes has
 NO_PAIRS = "the table of this model is coded: it has no anchors, and its tokens no weights"
 ITEMSIZE = {"uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 

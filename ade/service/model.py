@@ -103,7 +103,8 @@ class ServedModel:
             elif kind_of(folder) == ENCODER:
                 predictor, inspect = RuntimeEncoder.load(folder, threads=threads), False
             else:
-                predictor = Runtime.load(folder, threads)
+                predictor = runtime = Runtime.load(folder, threads)
+                inspect = inspect and runtime.projection.tables.norm is None  # a coded table has no anchors to show
         model = cls(predictor, path.resolve().name if path == Path(source) else str(source), files)
         if inspect:
             model.make_inspector = model._load_inspector

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from ade.codebook import Codebook
-from ade.compression.coded_table import SHAPE, CodedTable
+from ade.compression.coded_table import SHAPE, TOKENIZER_BYTES, CodedTable
 from ade.compression.encoder_table import EncoderTable
 from ade.data.dataset import Dataset
 from ade.data.problems import ENCODER
@@ -46,7 +46,7 @@ def codebook_for(
             return codebook
         if Path(codebook).is_dir() and kind_of(codebook) == ENCODER:
             raise InputError(f"{codebook}: an encoder, not a codebook; 'ade train --from' trains a classifier on it")
-        return CodedTable.load(codebook) if (Path(codebook) / SHAPE).is_file() else Codebook.load(codebook)
+        return _coded(Path(codebook)) if (Path(codebook) / SHAPE).is_file() else Codebook.load(codebook)
 
     loaded = _loaded(teacher)
     settings = settings or _default_settings(len(loaded.table))
@@ -93,6 +93,14 @@ def rows_folder(teacher: Teacher, texts: Iterable[str], vectors: np.ndarray, cho
     """The folder for the run that trains a teacher's rows to give texts their vectors, with what was chosen for it."""
     answers = hashlib.sha256(np.ascontiguousarray(vectors).data).hexdigest()
     return cache_folder() / "rows" / _key(teacher, {"rows": dict(chosen), "vectors": answers}, texts)
+
+
+def _coded(folder: Path) -> CodedTable:
+    """The table in codes of a folder, as `ade distill --codes` makes it: its rows are of equal length."""
+    table = CodedTable.load(folder)
+    if TOKENIZER_BYTES not in table.about:
+        raise InputError(f"{folder}: packed by 'ade compress', to be read; 'ade distill --codes' makes one to train on")
+    return table
 
 
 def _default_settings(tokens: int) -> DistillationSettings:

@@ -273,7 +273,10 @@ def _finish(run: _Run, report: Report) -> Trained:
     model = run.accelerator.unwrap_model(run.train_step.wrapped, keep_fp32_wrapper=False)
     model.load_state_dict(run.kept_weights, strict=False)
     model = model if run.pair_mover is None else without_unused_anchors(model)
-    return run.task.predictor(model.eval(), run.settings, run.progress.metrics, report)
+    metrics = run.progress.metrics
+    if model.eval().base_model.embedding.round_as_stored():
+        metrics = run.task.validate(model)
+    return run.task.predictor(model, run.settings, metrics, report)
 
 
 def _check_finite(run: _Run, *numbers: float) -> None:

@@ -259,7 +259,7 @@ def test_a_model_in_float16_is_computed_with_in_float32_and_stays_in_float16(enc
     ("more", "hint"),
     [
         (["--tune", "texts.txt"], "; the same command continues the tuning"),
-        (["--own-texts", "9"], "; the same command continues the tuning"),
+        (["--own-texts", "9"], ""),
         ([], ""),
     ],
 )

@@ -10,6 +10,8 @@ import ade as library
 from ade.compression.coded_table import CodedTable
 from ade.compression.distill_codes import distill_codes
 from ade.errors import InputError
+from ade.integrations.scikit_learn import AdeClassifier
+from ade.service.model import ServedModel
 from ade.teachers import Teacher
 from ade.training.codebooks import codebook_for
 from tests.conftest import word_tokenizer
@@ -29,7 +31,7 @@ def teacher():
 def folder(teacher, tmp_path_factory):
     """A coded table as `ade distill --codes` writes it."""
     made = tmp_path_factory.mktemp("codes")
-    distill_codes(teacher, 45_000).write(made, small=True)
+    distill_codes(teacher, 45_000).save(made, overwrite=True)
     return made
 
 
@@ -82,6 +84,11 @@ def test_a_classifier_is_trained_on_it(folder, tmp_path, ade):
     )
     assert classifier.model.config.coded
     assert classifier.model.config.attend == "tokens"
+    dev = rows(100, 2)
+    again = library.train(
+        rows(100, 0), validation=dev, codebook=folder, steps=20, lexicon=False, progress=False, token_dropout=0.0
+    )
+    assert again.model.config.about["dev"]["accuracy"] == library.evaluate(again, dev).accuracy
     test = rows(200, 1)
     assert library.evaluate(classifier, test).accuracy > 0.9
 
@@ -98,6 +105,33 @@ def test_anchors_are_not_to_be_had(folder):
         library.train(rows(40, 0), codebook=folder, attend="gated", progress=False)
     with pytest.raises(InputError, match="it has no anchors"):
         library.train(rows(40, 0), codebook=folder, adapt=True, steps=2, progress=False)
+
+
+def test_what_needs_anchors_or_rows_of_equal_length_is_refused(folder, teacher, tmp_path, ade):
+    with pytest.raises(InputError, match="a table in codes has no anchors"):
+        AdeClassifier(folder, steps=1).fit(*rows(20, 0).values())
+    packed = tmp_path / "packed"
+    CodedTable(CodedTable.load(folder).table, teacher.tokenizer).save(packed)  # as `ade compress` writes it
+    with pytest.raises(InputError, match="packed by 'ade compress'"):
+        codebook_for(packed)
+    for words in (("distill", "--teacher", folder, "--out", tmp_path / "out"), ("inspect", folder, "w1")):
+        status, out, errors = ade(*words)
+        assert (status, out, errors.count("\n")) == (2, "", 1)
+        assert "a table in codes" in errors
+
+
+def test_the_service_has_no_page_for_it(folder, tmp_path):
+    library.train(rows(60, 0), codebook=folder, out=tmp_path / "model", steps=5, lexicon=False, progress=False)
+    served = ServedModel.load(tmp_path / "model")
+    assert served.make_inspector is None
+    assert served.predictor.predict(["w1"])[0] in ("first", "second")
+
+
+def test_frequencies_are_checked(teacher):
+    with pytest.raises(InputError, match="2 frequencies for 1502 tokens"):
+        distill_codes(teacher, 45_000, torch.ones(2))
+    nothing = distill_codes(teacher, 45_000, torch.zeros(len(teacher.table)))  # as counted in an empty file
+    assert 0 < nothing.about["cosine_by_use"] <= 1
 
 
 def test_the_command(teacher, tmp_path, ade):

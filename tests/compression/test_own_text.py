@@ -46,14 +46,15 @@ def decoder(tmp_path, monkeypatch):
     return folder
 
 
-def test_every_second_text_begins_with_a_word_of_the_next_language():
+def test_half_of_the_texts_begin_with_a_word_as_many_in_each_language():
     tokenizer = tokenizer_of(eos_token="[SEP]")
-    found = beginnings(tokenizer, 9, {"en": ENGLISH, "de": GERMAN}, seed=0)
-    english = {tuple(tokenizer(word.capitalize())["input_ids"]) for word in ENGLISH}
+    found = [tuple(ids) for ids in beginnings(tokenizer, 90, {"en": ENGLISH, "de": GERMAN}, seed=0)]
+    english = [tuple(tokenizer(word.capitalize())["input_ids"]) for word in ENGLISH]
     german = tuple(tokenizer("Word9")["input_ids"])
-    assert found[::2] == [[]] * 5
-    assert {tuple(found[1]), tuple(found[5])} <= english
-    assert [tuple(found[3]), tuple(found[7])] == [german] * 2
+    assert found.count(()) == 45
+    assert sum(ids in english for ids in found) == 23
+    assert found.count(german) == 22
+    assert {bool(ids) for ids in found[::2]} == {True, False}  # whatever part is held back has some of each
 
 
 def test_texts_are_as_the_model_would_write_them(decoder):
@@ -74,6 +75,16 @@ def test_texts_end_where_the_model_ends_them_or_after_so_many_tokens(decoder):
     assert max(len(text.split()) for text in found) <= TOKENS
     assert not any("[SEP]" in text or "[CLS]" in text for text in found)
     assert sum(text.startswith("Word") for text in found) >= 50
+
+
+def test_what_a_model_prefers_when_it_is_asked_changes_nothing(decoder):
+    model, tokenizer = load_model(decoder)
+    first = continued(model, tokenizer, [[5]] * 30, seed=3)
+    for file in (cache_folder() / "own_texts").iterdir():
+        file.unlink()
+    model.generation_config.repetition_penalty = 5.0
+    model.generation_config.no_repeat_ngram_size = 1
+    assert continued(model, tokenizer, [[5]] * 30, seed=3) == first
 
 
 def test_texts_are_found_again_by_weights_words_and_seed(decoder, monkeypatch):
