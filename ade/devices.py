@@ -41,7 +41,7 @@ def quickest_dtype(device: "torch.device") -> "torch.dtype":
 
 
 @contextmanager
-def shorter_products(device: "torch.device") -> Iterator[None]:
+def tf32(device: "torch.device") -> Iterator[None]:
     """Multiply float32 matrices in TF32 meanwhile, on GPUs: several times as fast, 10 bits of each factor."""
     import torch
 

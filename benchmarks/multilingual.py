@@ -26,10 +26,8 @@ WRITTEN = ".written.txt"  # ending of the files of sentences that a decoder wrot
 def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Distil an encoder on text of many languages and measure it, its teacher, and the mean of the teacher's table."""
     settings = run.settings
-    folder, texts = (
-        places.teachers / settings["teacher"],
-        texts_of(places, settings["texts"], settings.get("written", False)),
-    )
+    folder = places.teachers / settings["teacher"]
+    texts = texts_of(places, settings["texts"], settings.get("written", False))
     teacher = teacher_of(folder, places.device, PREFIX.get(settings["teacher"], ""))
     chosen = EncoderSettings(**settings["encoder"], device=places.device)
     with tempfile.TemporaryDirectory() as work:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 import typer
 
 from ade.compression.own_text import LONGEST, continued
 from ade.compression.source import load_model, source_folder
-from ade.devices import resolve_device
+from ade.devices import quickest_dtype, resolve_device
 from benchmarks.drawn_texts import words_of
 from benchmarks.multilingual import DRAWN, WRITTEN
 from benchmarks.multilingual_texts import sentences
@@ -50,7 +49,8 @@ def main(
     """Write texts of a decoder beside texts of many languages."""
     with source_folder(model) as source:
         decoder, tokenizer = load_model(source)
-    decoder.to(resolve_device(device), torch.float32 if resolve_device(device).type == "cpu" else torch.bfloat16)
+    place = resolve_device(device)
+    decoder.to(place, quickest_dtype(place))
     for file in sorted(folder.glob("*.txt")):
         if file.name.endswith((DRAWN, WRITTEN)):
             continue

@@ -83,7 +83,7 @@ def distill(
 
     distillation = DistillationSettings(**pick(DistillationSettings, settings))
     if codes:
-        _distill_codes(teacher, out, distillation, contextual, (prune_vocabulary, corpus), as_json, overwrite)
+        _distill_codes(teacher, out, distillation, contextual, prune_vocabulary, corpus, as_json, overwrite)
         return
     with new_folder(out, {MARKER, SHAPE}, overwrite) as draft, display.progress() as report:
         loaded, counts = _load_teacher(teacher, contextual, distillation.device, prune_vocabulary, corpus, report)
@@ -104,9 +104,9 @@ def distill(
 
 def _distill_codes(
     teacher: str, out: Path, settings: DistillationSettings, contextual: bool,
-    texts: tuple[Path | None, Path | None], as_json: bool, overwrite: bool,
+    prune_vocabulary: Path | None, corpus: Path | None, as_json: bool, overwrite: bool,
 ) -> None:  # fmt: skip
-    """The same into a table in codes."""
+    """Distil a teacher into a table in codes, and say how near it is."""
     from ade.codebook import MARKER
     from ade.compression.coded_table import SHAPE
     from ade.compression.distill_codes import distill_codes
@@ -116,7 +116,7 @@ def _distill_codes(
     if not settings.size:
         raise InputError("--codes needs --size, as 4MB")
     with new_folder(out, {MARKER, SHAPE}, overwrite) as draft, display.progress() as report:
-        loaded, counts = _load_teacher(teacher, contextual, settings.device, *texts, report)
+        loaded, counts = _load_teacher(teacher, contextual, settings.device, prune_vocabulary, corpus, report)
         table = distill_codes(loaded, parse_size(settings.size), counts, settings.seed, report)
         table.write(draft)
         nbytes = sum(file.stat().st_size for file in draft.iterdir())

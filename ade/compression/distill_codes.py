@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ade.compression.coded_table import TABLE_JSON, TOKENIZER_BYTES, CodedTable
 from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.encoder_table import special_rows
 from ade.compression.table import PackedTable
 from ade.data.tokenizer_file import packed_bytes
 from ade.errors import InputError
@@ -38,14 +39,15 @@ def distill_codes(
     use = zipf(tokens) if frequencies is None else importance_of(frequencies, tokens)
     use = use[torch.from_numpy(order)].double()
     tokenizer = len(packed_bytes(small.tokenizer))
-    left, least = size - tokenizer - TABLE_JSON, dim * (BOOKS * ENTRIES + dim) + count
+    special = special_rows(small)
+    left, least = size - tokenizer - TABLE_JSON, dim * (BOOKS * ENTRIES + dim + 2 * len(special)) + count
     if left < least:
         raise InputError(
             f"{size:,} bytes are too few for codes of {count:,} tokens: they need at least about "
             f"{size - left + least:,}, {tokenizer:,} of them for the tokenizer; leave out --codes, or allow more"
         )
     rows = F.normalize(small.table.float()) * dim**0.5  # what counts is the direction; numbers are of size 1
-    packed = encode_table(rows.half(), use, (), CoderSettings(left, seed), report=report)
+    packed = encode_table(rows.half(), use, special, CoderSettings(left, seed), report=report)
     cosines = _cosines(rows, packed)
     about = {"cosine": float(cosines.mean()), "cosine_by_use": float(cosines.double() @ (use / use.sum()))}
     return CodedTable(packed, small.tokenizer, {**teacher.about, **about, TOKENIZER_BYTES: tokenizer})

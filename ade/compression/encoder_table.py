@@ -62,7 +62,11 @@ def table_for_encoder(teacher: Teacher, texts: Sequence[str], size: int, outputs
             f"{size:,} bytes are too few for this teacher and these texts; an encoder needs at least about {needed:,}: "
             f"{division.tokenizer:,} for the tokenizer, {division.layers:,} for the layers, {enough:,} for the table"
         )
-    added = small.tokenizer.get_added_tokens_decoder()
-    special = [number for number, token in sorted(added.items()) if token.special and number < len(small.table)]
     use = row_use(small.tokenizer, len(small.table), known)
-    return EncoderTable(small, use, special[:MOST_SPECIAL], division)
+    return EncoderTable(small, use, special_rows(small), division)
+
+
+def special_rows(teacher: Teacher) -> list[int]:
+    """Return the rows of a teacher's special tokens, which stay whole in a table in codes; the first ones of many."""
+    added = teacher.tokenizer.get_added_tokens_decoder()
+    return [n for n, token in sorted(added.items()) if token.special and n < len(teacher.table)][:MOST_SPECIAL]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ade.compression.source import is_decoder
-from ade.devices import shorter_products
+from ade.devices import tf32
 from ade.errors import InputError
 from ade.files import cache_folder, new_file
 from ade.progress import Report, quiet, silent
@@ -90,7 +90,7 @@ def _written(model: Any, tokenizer: Any, begun: Sequence[list[int]], seed: int, 
 @torch.inference_mode()
 def _sampled(model: Any, ids: Tensor) -> Tensor:
     """Return how the model goes on after token ids (B, L), by sampling: (B, at most TOKENS)."""
-    with quiet(), shorter_products(ids.device):
+    with quiet(), tf32(ids.device):
         return model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS - ids.shape[1],
             do_sample=True, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0, num_beams=1,

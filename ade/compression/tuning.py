@@ -22,7 +22,7 @@ from ade.compression.source import padded
 from ade.compression.table import PackedTable
 from ade.compression.trainable import TrainableTable
 from ade.compression.tuning_checkpoint import TuningCheckpoint
-from ade.devices import shorter_products
+from ade.devices import tf32
 from ade.errors import InputError
 from ade.progress import Report, silent
 
@@ -92,7 +92,7 @@ def tune(
     was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
     try:
-        with shorter_products(device):
+        with tf32(device):
             saved = time.monotonic()
             for step, (ids, mask) in enumerate(_batches(texts, settings, device, start), start):
                 for group in optimizer.param_groups:

@@ -73,6 +73,16 @@ def test_rows_that_are_used_come_nearer(teacher):
     assert found[:100].mean() > found[100:].mean() + 0.01
 
 
+def test_special_tokens_stay_whole(teacher):
+    tokenizer = word_tokenizer(WORDS)
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]"])
+    book = distill_codes(Teacher("random", teacher.table, tokenizer), 45_000)
+    for token in ("[PAD]", "[UNK]"):
+        row = teacher.table[tokenizer.token_to_id(token)]
+        wanted = (torch.nn.functional.normalize(row, dim=0) * DIM**0.5).half().float()
+        assert torch.equal(book.table(torch.tensor([book.tokenizer.token_to_id(token)]))[0], wanted)
+
+
 def test_too_few_bytes_are_refused(teacher):
     with pytest.raises(InputError, match="too few for codes of 1,502 tokens: they need at least about"):
         distill_codes(teacher, 20_000)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import ade
 from ade.compression.own_text import NAME, TOKENS, beginnings, continued, own_texts
 from ade.compression.source import load_model
-from ade.devices import shorter_products
+from ade.devices import tf32
 from ade.errors import InputError
 from ade.files import cache_folder
 
@@ -135,8 +135,11 @@ def test_a_model_that_ends_every_text_at_once_is_refused(decoder):
 
 def test_compressed_and_tuned_with_its_own_text_alone(decoder, tmp_path):
     settings = ade.CompressionSettings(size="10KB", own_texts=200, tune_steps=20)
-    tuned = ade.compress(decoder, tmp_path / "tuned", settings)
+    stages: list[str] = []
+    tuned = ade.compress(decoder, tmp_path / "tuned", settings, report=lambda stage, *_: stages.append(stage))
     assert list(tuned.loss) == [NAME]
+    assert stages.count("tune") == 20
+    assert stages.index("write") < stages.index("tune")
     assert (tmp_path / "tuned" / "model.safetensors").is_file()
 
 
@@ -163,13 +166,13 @@ def test_the_precision_of_products_is_put_back():
     before, found = torch.get_float32_matmul_precision(), []
 
     def stop():
-        with shorter_products(torch.device("cuda")):
+        with tf32(torch.device("cuda")):
             found.append(torch.get_float32_matmul_precision())
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         stop()
-    with shorter_products(torch.device("cpu")):
+    with tf32(torch.device("cpu")):
         found.append(torch.get_float32_matmul_precision())
     assert found == ["high", before]
     assert torch.get_float32_matmul_precision() == before
