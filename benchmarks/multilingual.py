@@ -1,7 +1,8 @@
 """Encoders of many languages: distilled from multilingual-e5-small, beside it and beside the mean of its table.
 
 Tasks: the translation of a sentence (Tatoeba, by language) and similarity (STS-B, by language). The texts come from
-`multilingual_texts.py` and `drawn_texts.py`, some runs have those of `written_texts.py` too: none of the tasks' own.
+`multilingual_texts.py` and `drawn_texts.py`, some runs have those of `written_texts.py` or `translated_texts.py` too:
+none of the tasks' own.
 """
 
 import tempfile
@@ -21,6 +22,7 @@ from benchmarks.sentence import mean_of, teacher_of
 FOLDER = "multilingual"  # of the texts, in the data folder: files of lines for each language
 DRAWN = ".drawn.txt"  # ending of the files of texts that nobody wrote
 WRITTEN = ".written.txt"  # ending of the files of sentences that a decoder wrote
+TRANSLATIONS = "translations.tsv"  # lines of texts that mean the same
 
 
 def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -28,16 +30,21 @@ def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str
     settings = run.settings
     folder = places.teachers / settings["teacher"]
     texts = texts_of(places, settings["texts"], settings.get("written", False))
+    translations = [places.data / FOLDER / TRANSLATIONS] if settings.get("translations") else []
     teacher = teacher_of(folder, places.device, PREFIX.get(settings["teacher"], ""))
     chosen = EncoderSettings(**settings["encoder"], device=places.device)
     with tempfile.TemporaryDirectory() as work:
         out = Path(work) / "encoder"
-        encoder = distill_encoder(teacher, [], chosen, table=folder, texts=texts, out=out, progress=report)
+        encoder = distill_encoder(
+            teacher, [], chosen, table=folder, texts=texts, translations=translations, out=out, progress=report
+        )
         nbytes = folder_sizes(out)["bytes"]
     encoders = {"encoder": encoder.encode, "teacher": teacher.encode, "mean": mean_of(folder)[0]}
     figures = {name: tasks(encode, places, settings) for name, encode in encoders.items()}
     validation = encoder.model.config.about["dev"]
-    return {**figures, "validation": validation, "bytes": nbytes}, {"data": {"texts": len(texts)}}
+    lines = sum(1 for file in translations for _ in file.open(encoding="utf8"))
+    data = {"texts": len(texts), **({"translations": lines} if lines else {})}
+    return {**figures, "validation": validation, "bytes": nbytes}, {"data": data}
 
 
 def texts_of(places: Places, count: int, written: bool = False) -> list[str]:

@@ -85,8 +85,8 @@ def sentences(text: str) -> Iterator[str]:
             yield clean
 
 
-def messages(folder: Path) -> Found:
-    """Translated messages of programs, and the English ones."""
+def catalogues(folder: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield messages of programs with their translation: language, kind, message, translation."""
     for file in sorted(folder.rglob("*.mo")):
         match = CATALOGUE.search(str(file))
         language = match and (match[1] or match[2])
@@ -102,9 +102,15 @@ def messages(folder: Path) -> Found:
             original = (key[0] if isinstance(key, tuple) else key).rpartition("\x04")[2]
             if not original or not isinstance(translated, str):
                 continue
-            yield from (("en", kind, text) for text in sentences(original))
-            if translated != original:
-                yield from ((str(language), kind, text) for text in sentences(translated))
+            yield str(language), kind, original, translated
+
+
+def messages(folder: Path) -> Found:
+    """Translated messages of programs, and the English ones."""
+    for language, kind, original, translated in catalogues(folder):
+        yield from (("en", kind, text) for text in sentences(original))
+        if translated != original:
+            yield from ((language, kind, text) for text in sentences(translated))
 
 
 def manuals(folder: Path) -> Found:
@@ -131,18 +137,29 @@ def fortunes(folder: Path) -> Found:
                     yield from ((language, PROSE, text) for text in sentences(quotation))
 
 
-def entries(folder: Path) -> Found:
-    """Headwords, which stand before their pronunciation or kind, and what the other lines say of them."""
+def dictionaries(folder: Path) -> Iterator[tuple[str | None, str | None, str, list[str]]]:
+    """Yield source and target language, headword and what one of the other lines says of it; or a headword and nothing.
+
+    Headwords stand before their pronunciation or kind.
+    """
     for file in sorted(folder.rglob("*.dict.dz")):
         match = DICTIONARY.search(file.name)
         if match is None:
             continue
         source, target = (LANGUAGES.get(code) for code in match.groups())
+        word = ""
         for line in gzip.decompress(file.read_bytes()).decode("utf8", "ignore").splitlines():
             headword = HEADWORD.match(line)
-            language, parts = (source, [headword[1]]) if headword else (target, re.split(r"[;,]|^\s*\d+\.", line))
-            if language:
-                yield from ((language, ENTRY, text) for part in parts for text in sentences(part))
+            word = headword[1] if headword else word
+            yield source, target, word, [] if headword else re.split(r"[;,]|^\s*\d+\.", line)
+
+
+def entries(folder: Path) -> Found:
+    """Headwords, and what is said of them."""
+    for source, target, word, parts in dictionaries(folder):
+        language, texts = (target, parts) if parts else (source, [word])
+        if language:
+            yield from ((language, ENTRY, text) for part in texts for text in sentences(part))
 
 
 def main(

@@ -53,6 +53,13 @@ def distill_encoder(
             help="Texts to learn from (lines, CSV, JSON, Parquet). Give it once per file. By default WordNet glosses."
         ),
     ] = None,
+    translations: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Texts that mean the same, two or more a line, separated by tabs: learned to have one vector. Give it "
+            "once per file."
+        ),
+    ] = None,
     prefix: Annotated[str, typer.Option(help="What the teacher wants before every text, as 'query: '.")] = "",
     text_column: TextColumn = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in the output folder.")] = False,
@@ -71,8 +78,11 @@ def distill_encoder(
 
     chosen = EncoderSettings(**pick(EncoderSettings, settings))
     existing: Any = "resume" if resume else "overwrite" if overwrite else "refuse"
-    files = corpus or [Path(EMBEDDED)]
-    encoder = distil(teacher, files, chosen, prefix=prefix, text_column=text_column, out=out, existing=existing)
+    files = corpus or ([] if translations else [Path(EMBEDDED)])
+    encoder = distil(
+        teacher, files, chosen, translations=translations or [], prefix=prefix, text_column=text_column, out=out,
+        existing=existing,
+    )  # fmt: skip
     about = encoder.model.config.about
     result = {"encoder": str(out), "teacher": about["teacher"], "texts": about["rows"], "dim": encoder.dim}
     result |= {"cosine": about["dev"]["cosine"], **folder_sizes(out)}

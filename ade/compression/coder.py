@@ -2,18 +2,21 @@
 
 A row's error counts by its expected use. With a price on every byte, a stage is worth its bytes for the rows whose use,
 times what the stage takes off their error, is above the price; the price that meets the budget is found by bisection.
+Stages whose codes are equally wide are searched together (`joint_codes.py`), the others one after the other.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ade.compression.joint_codes import refit, search_nested
 from ade.compression.table import PackedTable, type_name
 from ade.devices import cores
 from ade.errors import InputError
@@ -27,6 +30,7 @@ SHARED_FROM = 2.0  # bits: finer stages share one book, as their residuals are a
 SAMPLE = 131_072  # rows that k-means sees
 TRIED = 16_384  # rows that tell what each stage is worth
 ROUNDS = 10  # of k-means
+TOGETHER = 3  # times that the books of equally wide stages are fitted anew, all at once
 CHUNK = 2048  # rows compared with a book at a time, so that the products stay in the cache
 USE_FLOOR = 0.05  # of the mean use: no row is taken for unused
 PLAIN = 0.5  # share of the plain squared error beside a metric
@@ -149,13 +153,15 @@ class _Coder:
         packed.set_depths(depths, self.exact)
         packed.fill({"gains": torch.ones(len(shape.stages))})
 
-        residual = self._rotated(order[: counts[0]])
-        weights = self.weight[order]
-        for number, stage in enumerate(shape.stages):
+        residual, weights, number = self._rotated(order[: counts[0]]), self.weight[order], 0
+        for stages in _equally_wide(shape.stages):
             self.report("code", number, len(shape.stages), {})
-            residual = residual[: stage.rows]
-            codes, book, size = self._fit(residual, weights[: stage.rows], stage)
-            packed.fill({f"codes_{number}": codes, f"book_{number}": book, f"scale_{number}": size})
+            residual = residual[: stages[0].rows]
+            books, scales = self._fit_books(residual, weights, stages)
+            codes = _encode(residual, _whole(books, scales), stages)
+            for book, scale, code in zip(books, scales, codes, strict=True):
+                packed.fill({f"codes_{number}": code, f"book_{number}": book, f"scale_{number}": scale})
+                number += 1
         self.report("code", len(shape.stages), len(shape.stages), {})
         return packed
 
@@ -196,13 +202,17 @@ class _Coder:
     def _left_after_each_stage(self) -> Tensor:
         """Return the share of the squared error left after 0, 1, ... stages, from a sample of rows."""
         chosen = self.coded[torch.randperm(len(self.coded), generator=self.generator)[:TRIED]]
-        residual, weights = self._rotated(chosen), torch.ones(len(chosen))
-        whole = residual.square().sum()
-        left = [1.0]
-        for number, width in enumerate(self.widths):
-            self.report("try", number, len(self.widths), {})
-            self._fit(residual, weights, Stage(width, len(chosen), 8 / width >= SHARED_FROM))
-            left.append(float(residual.square().sum() / whole))
+        residual, count = self._rotated(chosen), len(chosen)
+        whole, left = residual.square().sum(), [1.0]
+        for stages in _equally_wide(self._stages([count] * len(self.widths))):
+            self.report("try", len(left) - 1, len(self.widths), {})
+            some = [replace(stage, rows=max(1, count - n * count // len(stages))) for n, stage in enumerate(stages)]
+            books = _whole(*self._fit_books(residual, torch.ones(count), some))
+            before = residual
+            for depth in range(1, len(stages) + 1):
+                residual = before.clone()
+                _encode(residual, books[:depth], stages[:depth])
+                left.append(float(residual.square().sum() / whole))
         return torch.tensor(left)
 
     def _depths(self, left: Tensor) -> Tensor:
@@ -236,36 +246,74 @@ class _Coder:
         shape = TableShape(rows, dim, len(self.exact), self._stages(counts))
         return shape.nbytes(type_name(self.table.dtype))
 
-    def _fit(self, residual: Tensor, weights: Tensor, stage: Stage) -> tuple[Tensor, Tensor, Tensor]:
-        """Fit books and codes of a stage, and take what they say off the residual (n, d), in place."""
-        pieces, width = residual.shape[1] // stage.width, stage.width
-        chosen = torch.randperm(len(residual), generator=self.generator)[:SAMPLE]
+    def _fit_books(
+        self, residual: Tensor, weights: Tensor, stages: Sequence[Stage]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the books of equally wide stages as bytes, and their scales, for what is left of rows (n, d).
+
+        Rows are in order of their number of stages; a book is (pieces or 1, ENTRIES, width), a scale (pieces, 1, 1).
+        """
+        width, shared, seed = stages[0].width, stages[0].shared, self.settings.seed
+        pieces = residual.shape[1] // width
+        chosen = torch.randperm(len(residual), generator=self.generator)[:SAMPLE].sort().values
         sample, weight = residual[chosen], weights[chosen].sqrt()  # a book is to serve rare rows too
-        if stage.shared:
+        counts = [int(torch.searchsorted(chosen, stage.rows)) for stage in stages]  # of the sample
+        spread = torch.ones(pieces)
+        if shared:
             parts = sample.reshape(-1, pieces, width)  # (n, pieces, width)
             spread = parts.square().mean((0, 2)).sqrt().clamp(min=1e-12)
-            some = torch.randperm(len(chosen) * pieces, generator=self.generator)[:SAMPLE]
+            some = torch.randperm(len(chosen) * pieces, generator=self.generator)[:SAMPLE].sort().values
             alike = (parts / spread[:, None]).reshape(-1, width)[some]
-            books = kmeans(alike, weight[some // pieces], self.settings.seed)[None]
+            counts = [int(torch.searchsorted(some, count * pieces)) for count in counts]
+            found = [fit_books(alike, weight[some // pieces], counts, seed)]
         else:
-            spread = torch.ones(pieces)
             parts = sample.split(width, 1)
-            books = torch.stack(_at_once(lambda p: kmeans(parts[p].contiguous(), weight, self.settings.seed), pieces))
+            found = _at_once(lambda piece: fit_books(parts[piece].contiguous(), weight, counts, seed), pieces)
 
-        top = books.abs().amax((1, 2), keepdim=True).clamp(min=1e-12) / 127  # (pieces or 1, 1, 1)
-        quantized = (books / top).round()
-        scale = top * spread[:, None, None]  # (pieces, 1, 1)
-        codes = torch.empty(pieces, len(residual), dtype=torch.uint8)
+        books = torch.stack(found, 1)  # (stages, pieces or 1, ENTRIES, width)
+        top = books.abs().amax((2, 3), keepdim=True).clamp(min=1e-12) / 127
+        return list((books / top).round().to(torch.int8)), list(top * spread[:, None, None])
 
-        def encode(piece: int) -> None:
-            book = quantized[0 if stage.shared else piece] * scale[piece]
-            part = residual[:, piece * width : (piece + 1) * width]
-            nearest = assign(part.contiguous(), book)
-            codes[piece] = nearest
-            part -= book[nearest]
 
-        _at_once(encode, pieces)
-        return codes, quantized.to(torch.int8), scale
+def fit_books(pieces: Tensor, weights: Tensor, counts: Sequence[int], seed: int) -> Tensor:
+    """Return the books (stages, ENTRIES, w) of pieces (n, w), of which the first `counts[s]` have stage s."""
+    left, books = pieces.clone(), []
+    for count in counts:
+        book = kmeans(left[:count], weights[:count], seed)
+        left[:count] -= book[assign(left[:count], book)]
+        books.append(book)
+    found = torch.stack(books)
+    for _ in range(TOGETHER if len(counts) > 1 else 0):
+        codes, _ = search_nested(pieces, found, counts)
+        found = refit(pieces, weights, codes, found)
+    return found
+
+
+def _equally_wide(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """Stages one after the other, those of the same width together."""
+    return [list(some) for _, some in groupby(stages, lambda stage: (stage.width, stage.shared))]
+
+
+def _whole(books: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
+    """Return books as they are read: (stages, pieces, ENTRIES, width)."""
+    return torch.stack([book * scale for book, scale in zip(books, scales, strict=True)])
+
+
+def _encode(residual: Tensor, books: Tensor, stages: Sequence[Stage]) -> list[Tensor]:
+    """Return the codes (pieces, rows) of each stage, and take what they stand for off the residual (n, d), in place."""
+    pieces, width = books.shape[1], stages[0].width
+    counts = [stage.rows for stage in stages]
+    codes = [torch.empty(pieces, count, dtype=torch.uint8) for count in counts]
+
+    def encode(piece: int) -> None:
+        part = residual[:, piece * width : (piece + 1) * width]
+        found, left = search_nested(part.contiguous(), books[:, piece], counts)
+        for stage, code in zip(codes, found, strict=True):
+            stage[piece] = code
+        part.copy_(left)
+
+    _at_once(encode, pieces)
+    return codes
 
 
 def _at_once(work: Callable[[int], Result], count: int) -> list[Result]:

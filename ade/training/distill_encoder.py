@@ -33,6 +33,7 @@ from ade.training.encoder_task import EncoderTask
 from ade.training.loop import chosen_values, fit_task
 from ade.training.sentence_teacher import SentenceTeacher, rotated
 from ade.training.train import shown
+from ade.training.translations import Lines, read_translations, shared_vectors
 from ade.training.whole_rows import settings_for_books, train_rows
 
 MIN_TEXTS = 20
@@ -45,6 +46,7 @@ def distill_encoder(
     *,
     table: str | Path | None = None,
     texts: Iterable[str] = (),
+    translations: Sequence[str | Path] | str | Path = (),
     prefix: str = "",
     text_column: str | None = None,
     out: str | Path | None = None,
@@ -61,6 +63,8 @@ def distill_encoder(
         settings: size, layers, width of the vectors, steps; its fields may also be given by name, as `size="4MB"`.
         table: whose embedding table and tokenizer to use, as `load_teacher` takes them; by default the teacher's.
         texts: texts in memory, beside those of the files.
+        translations: files whose lines have two or more texts with the same meaning, separated by tabs: they are
+            learned from too, and all texts of a line get the mean of the teacher's vectors.
         prefix: what the teacher wants before every text, as "query: " for e5; the encoder itself needs none.
         text_column: name of the text column; found where it is None.
         out: output folder, with checkpoints while the encoder is trained; without it, call `save` on the encoder.
@@ -77,8 +81,8 @@ def distill_encoder(
     if out is not None:
         with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
             pass
-    files = [corpus] if isinstance(corpus, (str, Path)) else list(corpus)
-    data = gather_texts(files, texts, text_column)
+    files, parallel = _files(corpus), _files(translations)
+    data, lines = gather_texts(files, texts, parallel, text_column)
     if not isinstance(teacher, SentenceTeacher):
         teacher = SentenceTeacher.load(teacher, settings.device, prefix)
     if settings.dim > teacher.dim:
@@ -87,10 +91,13 @@ def distill_encoder(
         )
 
     with shown(progress) as report:
-        inputs = _Inputs(load_teacher(table), teacher, data, settings, report)
+        inputs = _Inputs(load_teacher(table), teacher, data, lines, settings, report)
         coded = len(inputs.source.table) >= encoder_table.CODED_FROM
         prepared = _prepared_coded(inputs, out, existing) if coded else _prepared(inputs)
-        name, licence = ", ".join(Path(file).name for file in files), prepared.codebook.about.get("license")
+        name, licence = (
+            ", ".join(Path(file).name for file in (*files, *parallel)),
+            prepared.codebook.about.get("license"),
+        )
         about = {"teacher": teacher.name, "license": licence, "data": name, "rows": len(data)}
 
         def task() -> EncoderTask:
@@ -109,6 +116,7 @@ class _Inputs(NamedTuple):
     source: Teacher  # of the table and the tokenizer
     teacher: SentenceTeacher
     data: Texts
+    lines: Lines  # which texts mean the same
     settings: EncoderSettings
     report: Report
 
@@ -117,7 +125,7 @@ class _Inputs(NamedTuple):
         return self.settings.dim or self.teacher.dim
 
     def vectors(self) -> np.ndarray:
-        return rotated(self.teacher.vectors(self.data, self.report), self.dim)
+        return rotated(shared_vectors(self.teacher.vectors(self.data, self.report), self.lines), self.dim)
 
     def architecture(self, division: Division) -> Architecture:
         layers, longest = self.settings.layers, self.settings.max_tokens
@@ -181,19 +189,31 @@ def training_of(settings: EncoderSettings) -> TrainingSettings:
     )  # fmt: skip
 
 
-def gather_texts(files: Sequence[str | Path], more: Iterable[str] = (), text_column: str | None = None) -> Texts:
-    """The different texts of files or of `wordnet`, and further ones, without empty ones.
+def _files(given: Sequence[str | Path] | str | Path) -> list[str | Path]:
+    return [given] if isinstance(given, (str, Path)) else list(given)
+
+
+def gather_texts(
+    files: Sequence[str | Path],
+    more: Iterable[str] = (),
+    translations: Sequence[str | Path] = (),
+    text_column: str | None = None,
+) -> tuple[Texts, Lines]:
+    """The different texts of files or of `wordnet`, and further ones, without empty ones; and which mean the same.
 
     They are in one array, which is memory-mapped if it is large.
     """
-    data, offsets, seen = SpilledArray(np.uint8), array("q", [0]), set[int]()
+    data, offsets, known = SpilledArray(np.uint8), array("q", [0]), dict[int, int]()
 
-    def add(text: str) -> None:
+    def add(text: str) -> int | None:
         encoded = text.strip().encode("utf8")
-        if encoded and (key := hash(encoded)) not in seen:
-            seen.add(key)
+        if not encoded:
+            return None
+        number = known.setdefault(hash(encoded), len(known))
+        if number == len(offsets) - 1:
             data.add(np.frombuffer(encoded, np.uint8))
             offsets.append(offsets[-1] + len(encoded))
+        return number
 
     for file in files:
         if str(file) == EMBEDDED and not Path(file).exists():
@@ -205,6 +225,7 @@ def gather_texts(files: Sequence[str | Path], more: Iterable[str] = (), text_col
                 add(str(row[rows.text]))
     for text in more:
         add(text)
+    lines = read_translations([Path(file) for file in translations], add)
     if len(offsets) <= MIN_TEXTS:
         raise InputError(f"an encoder needs at least {MIN_TEXTS} different texts, found {len(offsets) - 1}")
-    return Texts(data.array(), np.frombuffer(offsets, np.int64))
+    return Texts(data.array(), np.frombuffer(offsets, np.int64)), lines

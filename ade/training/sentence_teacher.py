@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ade.data.spilling import SpilledArray
 from ade.data.texts import Texts
@@ -45,7 +46,10 @@ class SentenceTeacher:
                 "a teacher of sentences needs sentence-transformers: pip install 'ade-embeddings[sentence]'"
             ) from None
         try:
-            with quiet():
+            with quiet(), torch.random.fork_rng():
+                torch.manual_seed(
+                    0
+                )  # weights that the folder lacks, as those of an unused pooler, are the same each time
                 model = SentenceTransformer(str(source), device=str(resolve_device(device)), trust_remote_code=False)
                 model.to(quickest_dtype(model.device))
         except Exception as error:  # of any library: the folder is damaged or of another kind

@@ -43,7 +43,7 @@ def texts():
 
 def packed_table(model):
     weight = model.get_input_embeddings().weight.detach()
-    return encode_table(weight, torch.ones(len(weight)), [0, 1, 2], CoderSettings(24_000))
+    return encode_table(weight, torch.ones(len(weight)), [0, 1, 2], CoderSettings(18_000))
 
 
 def layers_of(model):

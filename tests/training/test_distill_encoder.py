@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -110,9 +111,24 @@ def counting(answered: list[int], stop_after: int = 1 << 30) -> SentenceTeacher:
     return SentenceTeacher("counting", "counts", 3, encode)
 
 
+def test_a_teacher_is_known_again_though_weights_are_missing(sentence_folder, tmp_path):
+    folder = tmp_path / "teacher"
+    shutil.copytree(sentence_folder, folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: values for name, values in weights.items() if "pooler" not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    identities = set()
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        identities.add(SentenceTeacher.load(folder, "cpu").identity)
+    assert len(identities) == 1
+    assert identities != {SentenceTeacher.load(folder, "cpu", "query: ").identity}
+
+
 def test_answers_are_kept_and_continued(monkeypatch):
     monkeypatch.setattr("ade.training.sentence_teacher.ANSWERED", 100)
-    texts, answered = gather_texts([], TEXTS), []
+    texts, answered = gather_texts([], TEXTS)[0], []
     with pytest.raises(KeyboardInterrupt):
         counting(answered, stop_after=200).vectors(texts)
     assert sum(answered) == 200
@@ -127,7 +143,7 @@ def test_answers_are_kept_and_continued(monkeypatch):
 
 @pytest.mark.parametrize("damage", ["cut", "shape", "note"])
 def test_a_damaged_cache_is_made_anew(damage, tmp_path):
-    texts, answered = gather_texts([], TEXTS), []
+    texts, answered = gather_texts([], TEXTS)[0], []
     expected = np.array(counting(answered).vectors(texts))
     (kept,) = (tmp_path / "cache" / "vectors").iterdir()
     if damage == "cut":
@@ -143,7 +159,7 @@ def test_a_damaged_cache_is_made_anew(damage, tmp_path):
 def test_vectors_that_are_not_finite_are_refused():
     teacher = SentenceTeacher("broken", "broken", 2, lambda texts: np.full((len(texts), 2), np.nan))
     with pytest.raises(InputError, match="not finite"):
-        teacher.vectors(gather_texts([], TEXTS))
+        teacher.vectors(gather_texts([], TEXTS)[0])
 
 
 def test_rotating_keeps_cosines_and_puts_the_most_first():
@@ -178,7 +194,7 @@ def test_texts_are_gathered_once_each(tmp_path):
     (tmp_path / "b.jsonl").write_text(
         json.dumps({"text": "three"}) + "\n" + json.dumps({"text": " four "}) + "\n", "utf8"
     )
-    texts = gather_texts([tmp_path / "a.csv", tmp_path / "b.jsonl"], [*TEXTS[:30], "", "three"])
+    texts, _ = gather_texts([tmp_path / "a.csv", tmp_path / "b.jsonl"], [*TEXTS[:30], "", "three"])
     assert list(texts)[:3] == ["one, two", "three", "four"]
     assert len(texts) == len(set(texts))
     with pytest.raises(InputError, match="at least 20 different texts, found 1"):
@@ -210,3 +226,15 @@ def test_fewer_dimensions_and_more_layers(sentence_folder, corpus, tmp_path):
     assert made.dim == 8
     assert len(made.model.ade.layers) == 1
     assert np.allclose(Encoder.load(tmp_path / "out").encode(TEXTS[:9]), made.encode(TEXTS[:9]), atol=1e-5)
+
+
+def test_texts_that_mean_the_same_come_nearer(sentence_folder, corpus, tmp_path):
+    lines = tmp_path / "lines.tsv"
+    first, second = TEXTS[:150], TEXTS[150:300]
+    lines.write_text("".join(f"{a}\t{b}\n" for a, b in zip(first, second, strict=True)), "utf8")
+
+    def alike(**given):
+        made = distill_encoder(sentence_folder, corpus, SHORT, **given)
+        return float((made.encode(first) * made.encode(second)).sum(1).mean())
+
+    assert alike(translations=lines) > alike() + 0.05

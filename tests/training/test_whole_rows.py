@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_rows_of_tokens_in_the_texts_are_trained_and_no_others(teacher):
-    data: Texts = gather_texts([], TEXTS)
+    data: Texts = gather_texts([], TEXTS)[0]
     table, wanted = table_for_encoder(teacher, data, 60_000, 6), digits(list(data)).astype(np.float16)
     architecture = Architecture(attend="tokens", max_tokens=32)
     trained = train_rows(table, data, wanted, training_of(SETTINGS), architecture, silent)

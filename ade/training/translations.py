@@ -1,0 +1,65 @@
+"""Texts with the same meaning, as translations: an encoder learns one vector for them, the mean of the teacher's.
+
+A teacher of many languages places a sentence and its translation near to each other, not at the same point, and a small
+encoder cannot follow every difference between them. Where it is told which texts mean the same, it need not.
+"""
+
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ade.data.rows import open_text
+from ade.data.spilling import SpilledArray
+from ade.data.tables import reading_errors
+from ade.encoder import unit
+from ade.errors import InputError
+
+ROWS = 65_536  # vectors read at a time
+
+
+class Lines(NamedTuple):
+    """Which texts mean the same: the members of all lines, one after the other."""
+
+    members: np.ndarray  # int64: numbers of texts
+    offsets: np.ndarray  # (lines + 1,) int64: line i has members[offsets[i]:offsets[i + 1]]
+
+
+def read_translations(files: list[Path], add: Callable[[str], int | None]) -> Lines:
+    """Read lines of texts with the same meaning, separated by tabs; `add` returns the number of a text that is one."""
+    members, offsets = array("q"), array("q", [0])
+    for file in files:
+        with reading_errors(file, "text"), open_text(file) as lines:
+            for number, line in enumerate(lines, 1):
+                texts = line.rstrip("\r\n").split("\t")
+                if line.strip() and len(texts) < 2:
+                    raise InputError(f"{file}, line {number}: one text; a line has two or more, separated by tabs")
+                found = dict.fromkeys(place for text in texts if (place := add(text)) is not None)
+                if len(found) > 1:
+                    members.extend(found)
+                    offsets.append(len(members))
+    return Lines(np.frombuffer(members, np.int64), np.frombuffer(offsets, np.int64))
+
+
+def shared_vectors(vectors: np.ndarray, lines: Lines) -> np.ndarray:
+    """Return vectors (n, D) in which each text of a line has the mean of the line; of several lines, their mean."""
+    if not len(lines.members):
+        return vectors
+    texts, places = np.unique(lines.members, return_inverse=True)
+    total = np.zeros((len(texts), vectors.shape[1]), np.float32)
+    for start in range(0, len(lines.offsets) - 1, ROWS):
+        offsets = lines.offsets[start : start + ROWS + 1]
+        members = slice(offsets[0], offsets[-1])
+        means = np.add.reduceat(vectors[lines.members[members]].astype(np.float32), offsets[:-1] - offsets[0])
+        np.add.at(total, places[members], np.repeat(unit(means), np.diff(offsets), axis=0))
+    total = unit(total).astype(np.float16)
+
+    found = SpilledArray(np.float16)
+    for start in range(0, len(vectors), ROWS):
+        part = np.array(vectors[start : start + ROWS])
+        first, end = np.searchsorted(texts, [start, start + len(part)])
+        part[texts[first:end] - start] = total[first:end]
+        found.add(part.ravel())
+    return found.array().reshape(vectors.shape)
