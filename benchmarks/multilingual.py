@@ -6,6 +6,7 @@ none of the tasks' own.
 """
 
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str
     settings = run.settings
     folder = places.teachers / settings["teacher"]
     texts = texts_of(places, settings["texts"], settings.get("written", False))
-    translations = [places.data / FOLDER / TRANSLATIONS] if settings.get("translations") else []
     teacher = teacher_of(folder, places.device, PREFIX.get(settings["teacher"], ""))
     chosen = EncoderSettings(**settings["encoder"], device=places.device)
     with tempfile.TemporaryDirectory() as work:
-        out = Path(work) / "encoder"
+        out, lines = Path(work) / "encoder", settings.get("translations", 0)
+        translations = [first_lines(places.data / FOLDER / TRANSLATIONS, lines, Path(work))] if lines else []
         encoder = distill_encoder(
             teacher, [], chosen, table=folder, texts=texts, translations=translations, out=out, progress=report
         )
@@ -42,9 +43,17 @@ def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str
     encoders = {"encoder": encoder.encode, "teacher": teacher.encode, "mean": mean_of(folder)[0]}
     figures = {name: tasks(encode, places, settings) for name, encode in encoders.items()}
     validation = encoder.model.config.about["dev"]
-    lines = sum(1 for file in translations for _ in file.open(encoding="utf8"))
     data = {"texts": len(texts), **({"translations": lines} if lines else {})}
     return {**figures, "validation": validation, "bytes": nbytes}, {"data": data}
+
+
+def first_lines(file: Path, count: int, work: Path) -> Path:
+    """A file with so many of the first lines of another."""
+    if not file.is_file():
+        raise InputError(f"{file}: missing; python -m benchmarks.translated_texts makes it")
+    with open(file, encoding="utf8") as lines:
+        (work / file.name).write_text("".join(islice(lines, count)), "utf8")
+    return work / file.name
 
 
 def texts_of(places: Places, count: int, written: bool = False) -> list[str]:

@@ -26,7 +26,7 @@ MULTILINGUAL: dict[str, dict[str, Any]] = {
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4.0},
 }
 LEARNED_WRITTEN = ("ADE, one layer, 16 MB", "ADE, two layers, 16 MB")
-TRANSLATED = "translations, too"
+TRANSLATED, LINES, WITH_LINES = "translations, too", 300_000, 10_000  # lines; texts of each kind and language then
 WRITTEN, WITH_WRITTEN = "written texts, too", 30_000  # by a decoder; texts of each kind and language then
 ALL_TEXTS, SOME_TEXTS, RATES = "all texts", f"{SOME:,} texts", "rates"
 
@@ -50,18 +50,18 @@ def multilingual() -> dict[str, dict[str, list[Run]]]:
     """Encoders distilled from multilingual-e5-small."""
     found = {name: {"": [multilingual_run(**chosen)]} for name, chosen in MULTILINGUAL.items()}
     for name in LEARNED_WRITTEN:
-        found[name][WRITTEN] = [multilingual_run(WITH_WRITTEN, more="written", **MULTILINGUAL[name])]
-    for name, chosen in MULTILINGUAL.items():
-        found[name][TRANSLATED] = [multilingual_run(more="translations", **chosen)]
+        found[name][WRITTEN] = [multilingual_run(WITH_WRITTEN, {"written": True}, **MULTILINGUAL[name])]
+    one = next(iter(MULTILINGUAL))
+    found[one][TRANSLATED] = [multilingual_run(WITH_LINES, {"translations": LINES}, **MULTILINGUAL[one])]
     return found
 
 
-def multilingual_run(texts: int = 0, more: str = "", **chosen: Any) -> Run:
-    """One encoder of many languages, from so many texts of each kind, or all with 0; `more` names further ones."""
+def multilingual_run(texts: int = 0, more: dict[str, Any] | None = None, **chosen: Any) -> Run:
+    """One encoder of many languages, from so many texts of each kind, or all with 0; `more` says what else it reads."""
     encoder = {name: value for name, value in asdict(EncoderSettings(**chosen)).items() if name != "device"}
     settings = {"revision": CODED_REVISION, "teacher": "multilingual-e5-small", "texts": texts, "encoder": encoder}
     asked: dict[str, Any] = {"languages": list(LANGUAGES), "similarity": list(SIMILARITY), "rows": 0}
-    asked |= {more: True} if more else {}
+    asked |= more or {}
     return Run("multilingual", "multilingual_encoder", {**settings, **asked})
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 BEAM = 8  # sums of entries kept from stage to stage
 FURTHER = 2  # entries tried after each of them
-CHUNK = 2048  # pieces searched at a time, so that the products stay in the cache
+CHUNK = 256  # pieces searched at a time, so that the products stay in the cache
 DAMPING = 0.1  # of the least squares, in pieces: entries that few pieces have stay near where they were
 
 
@@ -21,23 +21,27 @@ def search(pieces: Tensor, books: Tensor) -> tuple[Tensor, Tensor]:
     """Return codes (S, n) of the sums of one entry of each book (S, E, w) near to pieces (n, w), and what is left."""
     codes = np.empty((len(books), len(pieces)), np.uint8)
     left = np.empty(tuple(pieces.shape), np.float32)
-    entries = books.numpy()
+    biases, across = books.square().sum(2) / -2, books.transpose(1, 2).contiguous()
+    scorers = list(zip(biases, across, books.numpy(), strict=True))
     for start in range(0, len(pieces), CHUNK):
         part = pieces[start : start + CHUNK].numpy()
-        codes[:, start : start + CHUNK], left[start : start + CHUNK] = _search_chunk(part, entries)
+        codes[:, start : start + CHUNK], left[start : start + CHUNK] = _search_chunk(part, scorers)
     return torch.from_numpy(codes), torch.from_numpy(left)
 
 
-def _search_chunk(pieces: np.ndarray, books: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _search_chunk(
+    pieces: np.ndarray, scorers: Sequence[tuple[Tensor, Tensor, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Search for pieces (n, w); of each stage what is added to products (E,), entries (w, E) and entries (E, w)."""
     count, width = pieces.shape
     left = pieces[:, None]  # (n, kept, w): what each sum leaves
     gained = np.zeros((count, 1), np.float32)  # (n, kept): half of the squared error that it takes off
     codes = np.empty((0, count, 1), np.uint8)  # (stages, n, kept)
     rows = np.arange(count)[:, None]
-    for number, book in enumerate(books):
-        last, kept = number == len(books) - 1, left.shape[1]
-        products = left.reshape(-1, width) @ book.T
-        products -= np.square(book).sum(1) / 2
+    for number, (bias, across, book) in enumerate(scorers):
+        last, kept = number == len(scorers) - 1, left.shape[1]
+        # By torch, which can be told to use one thread here: pieces are searched on all cores at once.
+        products = torch.addmm(bias, torch.from_numpy(left.reshape(-1, width)), across).numpy()
         further = 1 if last else (FURTHER if kept > 1 else BEAM)
         best, entry = _largest(products, further)  # (n * kept, further)
         total = (gained[:, :, None] + best.reshape(count, kept, further)).reshape(count, -1)

@@ -47,19 +47,26 @@ def shared_vectors(vectors: np.ndarray, lines: Lines) -> np.ndarray:
     """Return vectors (n, D) in which each text of a line has the mean of the line; of several lines, their mean."""
     if not len(lines.members):
         return vectors
-    texts, places = np.unique(lines.members, return_inverse=True)
-    total = np.zeros((len(texts), vectors.shape[1]), np.float32)
-    for start in range(0, len(lines.offsets) - 1, ROWS):
-        offsets = lines.offsets[start : start + ROWS + 1]
-        members = slice(offsets[0], offsets[-1])
-        means = np.add.reduceat(vectors[lines.members[members]].astype(np.float32), offsets[:-1] - offsets[0])
-        np.add.at(total, places[members], np.repeat(unit(means), np.diff(offsets), axis=0))
-    total = unit(total).astype(np.float16)
+    means = _means(vectors, lines.members, lines.offsets)
+    order = np.argsort(lines.members, kind="stable")
+    texts, firsts = np.unique(lines.members[order], return_index=True)
+    number = np.repeat(np.arange(len(means)), np.diff(lines.offsets))  # of each member's line
+    shared = _means(means, number[order], np.append(firsts, len(order)))  # (texts, D)
 
     found = SpilledArray(np.float16)
     for start in range(0, len(vectors), ROWS):
         part = np.array(vectors[start : start + ROWS])
         first, end = np.searchsorted(texts, [start, start + len(part)])
-        part[texts[first:end] - start] = total[first:end]
+        part[texts[first:end] - start] = shared[first:end]
         found.add(part.ravel())
     return found.array().reshape(vectors.shape)
+
+
+def _means(vectors: np.ndarray, members: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the means, as unit vectors, of groups of vectors; group i has members[offsets[i]:offsets[i + 1]]."""
+    found = SpilledArray(np.float16)
+    for start in range(0, len(offsets) - 1, ROWS):
+        some = offsets[start : start + ROWS + 1]
+        part = vectors[members[some[0] : some[-1]]].astype(np.float32)
+        found.add(unit(np.add.reduceat(part, some[:-1] - some[0])).astype(np.float16).ravel())
+    return found.array().reshape(-1, vectors.shape[1])
