@@ -13,7 +13,7 @@ from torch import Tensor
 
 BEAM = 8  # sums of entries kept from stage to stage
 FURTHER = 2  # entries tried after each of them
-CHUNK = 256  # pieces searched at a time, so that the products stay in the cache
+CHUNK = 512  # pieces searched at a time: with fewer, threads wait for each other
 DAMPING = 0.1  # of the least squares, in pieces: entries that few pieces have stay near where they were
 
 
@@ -23,14 +23,15 @@ def search(pieces: Tensor, books: Tensor) -> tuple[Tensor, Tensor]:
     left = np.empty(tuple(pieces.shape), np.float32)
     biases, across = books.square().sum(2) / -2, books.transpose(1, 2).contiguous()
     scorers = list(zip(biases, across, books.numpy(), strict=True))
+    buffer = torch.empty(min(CHUNK, len(pieces)) * BEAM, books.shape[1])  # one: allocating it anew takes longer
     for start in range(0, len(pieces), CHUNK):
         part = pieces[start : start + CHUNK].numpy()
-        codes[:, start : start + CHUNK], left[start : start + CHUNK] = _search_chunk(part, scorers)
+        codes[:, start : start + CHUNK], left[start : start + CHUNK] = _search_chunk(part, scorers, buffer)
     return torch.from_numpy(codes), torch.from_numpy(left)
 
 
 def _search_chunk(
-    pieces: np.ndarray, scorers: Sequence[tuple[Tensor, Tensor, np.ndarray]]
+    pieces: np.ndarray, scorers: Sequence[tuple[Tensor, Tensor, np.ndarray]], buffer: Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
     """Search for pieces (n, w); of each stage what is added to products (E,), entries (w, E) and entries (E, w)."""
     count, width = pieces.shape
@@ -41,7 +42,8 @@ def _search_chunk(
     for number, (bias, across, book) in enumerate(scorers):
         last, kept = number == len(scorers) - 1, left.shape[1]
         # By torch, which can be told to use one thread here: pieces are searched on all cores at once.
-        products = torch.addmm(bias, torch.from_numpy(left.reshape(-1, width)), across).numpy()
+        flat = torch.from_numpy(left.reshape(-1, width))  # (n * kept, w)
+        products = torch.addmm(bias, flat, across, out=buffer[: len(flat)]).numpy()
         further = 1 if last else (FURTHER if kept > 1 else BEAM)
         best, entry = _largest(products, further)  # (n * kept, further)
         total = (gained[:, :, None] + best.reshape(count, kept, further)).reshape(count, -1)
