@@ -5,6 +5,7 @@ Tasks: the translation of a sentence (Tatoeba, by language) and similarity (STS-
 none of the tasks' own.
 """
 
+import json
 import tempfile
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import EncoderSettings
 from ade.training.distill_encoder import distill_encoder
+from ade.training.sentence_teacher import SentenceTeacher
 from benchmarks.accuracy import Places
 from benchmarks.compress import PREFIX, tasks
 from benchmarks.records import Run
@@ -24,6 +26,7 @@ FOLDER = "multilingual"  # of the texts, in the data folder: files of lines for 
 DRAWN = ".drawn.txt"  # ending of the files of texts that nobody wrote
 WRITTEN = ".written.txt"  # ending of the files of sentences that a decoder wrote
 TRANSLATIONS = "translations.tsv"  # lines of texts that mean the same
+_PEERS: dict[str, dict[str, Any]] = {}  # what does not depend on the run, by what was asked for
 
 
 def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -36,15 +39,27 @@ def run_multilingual(run: Run, places: Places, report: Report) -> tuple[dict[str
     with tempfile.TemporaryDirectory() as work:
         out, lines = Path(work) / "encoder", settings.get("translations", 0)
         translations = [first_lines(places.data / FOLDER / TRANSLATIONS, lines, Path(work))] if lines else []
+        if not settings.get("told", True):  # the same texts, in the same order
+            lines_read = [line for file in translations for line in file.read_text("utf8").splitlines()]
+            texts += [text for line in lines_read for text in line.split("\t")]
+            translations = []
         encoder = distill_encoder(
             teacher, [], chosen, table=folder, texts=texts, translations=translations, out=out, progress=report
         )
         nbytes = folder_sizes(out)["bytes"]
-    encoders = {"encoder": encoder.encode, "teacher": teacher.encode, "mean": mean_of(folder)[0]}
-    figures = {name: tasks(encode, places, settings) for name, encode in encoders.items()}
-    validation = encoder.model.config.about["dev"]
-    data = {"texts": len(texts), **({"translations": lines} if lines else {})}
-    return {**figures, "validation": validation, "bytes": nbytes}, {"data": data}
+    figures = {"encoder": tasks(encoder.encode, places, settings), **peers(teacher, folder, places, settings)}
+    about = encoder.model.config.about
+    data = {"texts": len(texts), "different": about["rows"]}
+    return {**figures, "validation": about["dev"], "bytes": nbytes}, {"data": data}
+
+
+def peers(teacher: SentenceTeacher, folder: Path, places: Places, settings: Any) -> dict[str, Any]:
+    """The tasks of the teacher and of the mean of its table, measured once for all runs."""
+    asked = json.dumps([str(folder), *(settings[name] for name in ("languages", "similarity", "rows"))])
+    if asked not in _PEERS:
+        encoders = {"teacher": teacher.encode, "mean": mean_of(folder)[0]}
+        _PEERS[asked] = {name: tasks(encode, places, settings) for name, encode in encoders.items()}
+    return _PEERS[asked]
 
 
 def first_lines(file: Path, count: int, work: Path) -> Path:

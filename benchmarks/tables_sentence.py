@@ -26,7 +26,9 @@ MULTILINGUAL: dict[str, dict[str, Any]] = {
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4.0},
 }
 LEARNED_WRITTEN = ("ADE, one layer, 16 MB", "ADE, two layers, 16 MB")
-TRANSLATED, LINES, WITH_LINES = "translations, too", 300_000, 10_000  # lines; texts of each kind and language then
+TRANSLATED, ALL_LINES = "translations, too", 1_000_000  # lines: more than there are
+TOLD, UNTOLD = "60,000 texts, translations told", "60,000 texts"  # the same texts; few, so that two cores suffice
+FEW_LINES, FEW_TEXTS = 25_000, 500  # lines of two texts; texts of each kind and language
 WRITTEN, WITH_WRITTEN = "written texts, too", 30_000  # by a decoder; texts of each kind and language then
 ALL_TEXTS, SOME_TEXTS, RATES = "all texts", f"{SOME:,} texts", "rates"
 
@@ -51,8 +53,11 @@ def multilingual() -> dict[str, dict[str, list[Run]]]:
     found = {name: {"": [multilingual_run(**chosen)]} for name, chosen in MULTILINGUAL.items()}
     for name in LEARNED_WRITTEN:
         found[name][WRITTEN] = [multilingual_run(WITH_WRITTEN, {"written": True}, **MULTILINGUAL[name])]
+        found[name][TRANSLATED] = [multilingual_run(0, {"translations": ALL_LINES}, **MULTILINGUAL[name])]
     one = next(iter(MULTILINGUAL))
-    found[one][TRANSLATED] = [multilingual_run(WITH_LINES, {"translations": LINES}, **MULTILINGUAL[one])]
+    for column, told in ((UNTOLD, False), (TOLD, True)):
+        lines = {"translations": FEW_LINES, "told": told}
+        found[one][column] = [multilingual_run(FEW_TEXTS, lines, **MULTILINGUAL[one])]
     return found
 
 

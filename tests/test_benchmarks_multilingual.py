@@ -1,6 +1,7 @@
 """Texts of many languages out of packages, and the benchmark of encoders of many languages."""
 
 import gzip
+import struct
 
 import numpy as np
 import pytest
@@ -8,7 +9,15 @@ import transformers
 
 from ade.compression import encoder_table
 from ade.errors import InputError
-from benchmarks import drawn_texts, multilingual, multilingual_texts, records, sections, written_texts
+from benchmarks import (
+    drawn_texts,
+    multilingual,
+    multilingual_texts,
+    records,
+    sections,
+    translated_texts,
+    written_texts,
+)
 from benchmarks.book import Book
 from benchmarks.records import Run
 from benchmarks.reproduce import reproduce
@@ -17,17 +26,39 @@ from benchmarks.tables_sentence import LANGUAGES, SIMILARITY, multilingual_run
 from tests.conftest import word_tokenizer
 
 WORDS = [f"w{number}" for number in range(400)]
+MESSAGES = {
+    "": "Content-Type: text/plain; charset=UTF-8\n",
+    "Open the file": "Datei \u00f6ffnen",
+    "The dragon sleeps in its cave. Let us go on without a sound, quickly!": (
+        "Der Drache schl\u00e4ft in seiner H\u00f6hle. Lasst uns schnell und ohne einen Laut weitergehen!"
+    ),
+    "There are two sentences in this message. Its translation has but one.": "Zwei Saetze werden zu einem einzigen.",
+    "Settings": "Settings",
+    "noun: a cat": "Katze",
+}
+
+
+def catalogue(messages):
+    """The bytes of a message catalogue (GNU .mo)."""
+    texts = [*(key.encode() for key in sorted(messages)), *(messages[key].encode() for key in sorted(messages))]
+    count, offset, places = len(messages), 28 + 16 * len(messages), b""
+    for text in texts:
+        places += struct.pack("<2I", len(text), offset)
+        offset += len(text) + 1
+    return struct.pack("<7I", 0x950412DE, 0, count, 28, 28 + 8 * count, 0, 0) + places + b"\0".join(texts) + b"\0"
 
 
 @pytest.fixture
 def packages(tmp_path):
     """A catalogue, a manual, quotations and a dictionary, as packages have them."""
     folder = tmp_path / "packages"
+    messages = folder / "game" / "share" / "locale" / "de" / "LC_MESSAGES"
     pages = folder / "handbook" / "share" / "html" / "fi-FI"
     quotations = folder / "fortunes-de" / "share" / "games" / "fortunes"
     words = folder / "dict" / "share"
-    for made in (pages, quotations, words):
+    for made in (messages, pages, quotations, words):
         made.mkdir(parents=True)
+    (messages / "game.mo").write_bytes(catalogue(MESSAGES))
     (pages / "page.html").write_text("<p>Kissa istuu <b>katolla</b>.<pre>ls -l</pre></p><td>12 34</td>", "utf8")
     (quotations / "zitate").write_text("Der Anfang ist die Hälfte des Ganzen.\n%\nEile mit Weile.\n%\n", "utf8")
     text = "mbwa /mbwa/ <n>\n1. dog, hound\npaka <n>\n\nhouse cat\n"
@@ -37,13 +68,27 @@ def packages(tmp_path):
 
 def test_texts_are_sorted_by_language_and_without_markup(packages, tmp_path, capsys):
     multilingual_texts.main(packages, tmp_path / "out")
-    assert "de: 2 texts" in capsys.readouterr().out
+    assert "de: 7 texts" in capsys.readouterr().out
     lines = {file.stem: file.read_text("utf8").splitlines() for file in (tmp_path / "out").iterdir()}
     assert lines["fi"] == ["Kissa istuu katolla."]
-    assert sorted(lines["de"]) == ["Der Anfang ist die Hälfte des Ganzen.", "Eile mit Weile."]
+    assert {"Der Anfang ist die Hälfte des Ganzen.", "Eile mit Weile.", "Datei öffnen"} < set(lines["de"])
     assert sorted(lines["sw"]) == ["mbwa", "paka"]
-    assert sorted(lines["en"]) == ["hound", "house cat"]  # "dog" is too short
+    assert {"hound", "house cat", "Open the file", "The dragon sleeps in its cave."} < set(lines["en"])
+    assert "dog" not in lines["en"]  # too short
     assert lines["ja"] == []
+
+
+def test_translations_stand_beside_their_originals(packages, tmp_path, capsys):
+    translated_texts.main(packages, tmp_path / "out")
+    assert "de: 3 messages" in capsys.readouterr().out
+    lines = (tmp_path / "out" / "translations.tsv").read_text("utf8").splitlines()
+    assert sorted(lines) == [
+        "Let us go on without a sound, quickly!\tLasst uns schnell und ohne einen Laut weitergehen!",
+        "Open the file\tDatei öffnen",
+        "The dragon sleeps in its cave.\tDer Drache schläft in seiner Höhle.",
+        "hound\tmbwa",
+        "house cat\tpaka",
+    ]
 
 
 def test_sentences_of_a_text():
@@ -126,7 +171,20 @@ def test_an_encoder_is_measured_beside_its_teacher(places, monkeypatch):
     assert figures["mean"]["tatoeba"]["deu"] > 90
     assert figures["encoder"]["tatoeba"]["deu"] > 90
     assert figures["bytes"] < 60_000
-    assert record["data"]["texts"] == 122
+    assert record["data"] == {"texts": 122, "different": 61}
+
+    lines = "".join(f"{texts[row]}\t{different[row]}\n" for row in range(40))
+    with pytest.raises(InputError, match="translated_texts"):
+        multilingual.first_lines(folder / "translations.tsv", 30, places.work)
+    (folder / "translations.tsv").write_text(lines, "utf8")
+    told, untold = (
+        Run(run.table, run.kind, {**run.settings, "translations": 30, "told": told}) for told in (True, False)
+    )
+    assert reproduce([told, untold], places, places.work / "results") == []
+    both = {record["settings"].get("told"): record for record in records.load(places.work / "results")}
+    assert both[True]["data"] == {"texts": 122, "different": 91}
+    assert both[False]["data"] == {"texts": 182, "different": 91}
+    assert both[True]["figures"]["validation"] != both[False]["figures"]["validation"]
 
 
 def test_the_table_has_a_row_for_each_encoder(monkeypatch):
