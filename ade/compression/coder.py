@@ -23,11 +23,11 @@ from ade.errors import InputError
 from ade.packing.coded import ENTRIES, Stage, TableShape
 from ade.progress import Report, silent
 
-FINE = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # bits of a weight in each stage, where the dimension allows; 9 in all
-COARSE = (0.5, 0.5, 1.0, 2.0, 4.0)  # fewer stages, so fewer books, for a table of few bytes
-BOOK_SHARE = 0.1  # most of the bytes that books may take for FINE
-SHARED_FROM = 2.0  # bits: finer stages share one book, as their residuals are alike
+BITS = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # of a weight in each stage, where the dimension allows; 9 in all
+SHARED_FROM = 2.0  # bits: all pieces of a finer stage share one book, as their residuals are alike
+BOOK_SHARE = 0.1  # of the bytes: where books of every piece would take more, all stages share theirs
 SAMPLE = 131_072  # rows that k-means sees
+ALIKE = 65_536  # pieces of all places that it sees for a shared book
 TRIED = 16_384  # rows that tell what each stage is worth
 ROUNDS = 10  # of k-means
 TOGETHER = 3  # times that the books of equally wide stages are fitted anew, all at once
@@ -50,12 +50,16 @@ class CoderSettings:
     plain: float = PLAIN
 
 
-def widths_of(dim: int, size: int) -> list[int]:
-    """Numbers a code in each stage, for a table of `size` bytes: the divisors nearest to the intended bits."""
+def widths_of(dim: int) -> list[int]:
+    """Numbers a code in each stage: the divisors of the dimension nearest to the intended bits."""
     divisors = [n for n in range(1, dim + 1) if dim % n == 0]
-    books = dim * ENTRIES * sum(bits < SHARED_FROM for bits in FINE)  # bytes
-    stages = FINE if books <= BOOK_SHARE * size else COARSE
-    return [min(divisors, key=lambda n: (abs(math.log(n * bits / 8)), n)) for bits in stages]
+    return [min(divisors, key=lambda n: (abs(math.log(n * bits / 8)), n)) for bits in BITS]
+
+
+def shared_from(dim: int, size: int) -> float:
+    """From how many bits on the pieces of a stage share one book, in a table of `size` bytes."""
+    books = dim * ENTRIES * sum(bits < SHARED_FROM for bits in BITS)  # bytes, with one for every piece
+    return SHARED_FROM if books <= BOOK_SHARE * size else 0.0
 
 
 def encode_table(
@@ -128,7 +132,7 @@ class _Coder:
         self.root, self.unroot = _roots(table.shape[1], metric, settings.plain)  # (d, d) each
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.exact = torch.tensor(sorted(set(exact)), dtype=torch.long)
-        self.widths = widths_of(table.shape[1], settings.size)
+        self.widths, self.shared_from = widths_of(table.shape[1]), shared_from(table.shape[1], settings.size)
         use = use.double().clamp(min=0)
         use = (use / use.mean().clamp(min=1e-30)).clamp(min=USE_FLOOR)
         self.weight = use.pow(settings.exponent).float()  # (V,)
@@ -166,7 +170,7 @@ class _Coder:
         return packed
 
     def _stages(self, counts: Sequence[int]) -> tuple[Stage, ...]:
-        made = [Stage(w, n, 8 / w >= SHARED_FROM) for w, n in zip(self.widths, counts, strict=True) if n]
+        made = [Stage(w, n, 8 / w >= self.shared_from) for w, n in zip(self.widths, counts, strict=True) if n]
         return tuple(made)
 
     def _rotation(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -262,7 +266,7 @@ class _Coder:
         if shared:
             parts = sample.reshape(-1, pieces, width)  # (n, pieces, width)
             spread = parts.square().mean((0, 2)).sqrt().clamp(min=1e-12)
-            some = torch.randperm(len(chosen) * pieces, generator=self.generator)[:SAMPLE].sort().values
+            some = torch.randperm(len(chosen) * pieces, generator=self.generator)[:ALIKE].sort().values
             alike = (parts / spread[:, None]).reshape(-1, width)[some]
             counts = [int(torch.searchsorted(some, count * pieces)) for count in counts]
             found = [fit_books(alike, weight[some // pieces], counts, seed)]

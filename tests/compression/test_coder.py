@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ade.compression.coder import CoderSettings, assign, encode_table, kmeans, widths_of
+from ade.compression.coder import CoderSettings, assign, encode_table, kmeans, shared_from, widths_of
 from ade.errors import InputError
 
 ROWS, DIM = 1500, 48
@@ -67,8 +67,9 @@ def test_a_metric_moves_the_error_to_directions_that_matter_less(table: torch.Te
     assert moved[:, 3].square().mean() < plain[:, 3].square().mean() / 2
 
 
-def test_directions_that_rows_share_are_used(table: torch.Tensor) -> None:
+def test_directions_that_rows_share_are_used(table: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Books for the numbers as they are, as product quantization has them, err more with the same codes."""
+    monkeypatch.setattr("ade.compression.coder.BOOK_SHARE", 10.0)  # a book for every piece, as there
     packed = encode_table(table, torch.ones(ROWS), [], CoderSettings(29_800))
     assert len(packed.shape.stages) == 1
     width, plain = packed.shape.stages[0].width, torch.empty_like(table)
@@ -99,8 +100,21 @@ def test_assign_finds_the_nearest_entry(count: int, width: int, seed: int) -> No
 
 @pytest.mark.parametrize("dim", [32, 48, 100, 300, 384, 576, 640, 768, 2048])
 def test_widths_divide_the_dimension_and_fall(dim: int) -> None:
-    few, many = widths_of(dim, 10_000), widths_of(dim, 10**9)
-    for widths in (few, many):
-        assert all(dim % width == 0 for width in widths)
-        assert list(np.sort(widths)[::-1]) == widths
-    assert len(few) < len(many)  # books of many stages would take most of a small table
+    widths = widths_of(dim)
+    assert all(dim % width == 0 for width in widths)
+    assert list(np.sort(widths)[::-1]) == widths
+    assert shared_from(dim, 10_000) < 0.5 < shared_from(dim, 10**9)  # books would take most of a small table
+
+
+def test_pieces_share_a_book_where_books_would_take_too_much(
+    table: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use = torch.ones(ROWS)
+    shared = encode_table(table, use, [], CoderSettings(35_000))
+    assert all(stage.shared for stage in shared.shape.stages)
+    monkeypatch.setattr("ade.compression.coder.BOOK_SHARE", 10.0)
+    own = encode_table(table, use, [], CoderSettings(35_000))
+    assert not any(stage.shared for stage in own.shape.stages)
+    assert len(own.shape.stages) < len(shared.shape.stages)
+    errors = [(packed(torch.arange(ROWS)) - table).square().sum() for packed in (shared, own)]
+    assert errors[0] < 0.8 * errors[1]
