@@ -94,11 +94,8 @@ def distill_encoder(
         inputs = _Inputs(load_teacher(table), teacher, data, lines, settings, report)
         coded = len(inputs.source.table) >= encoder_table.CODED_FROM
         prepared = _prepared_coded(inputs, out, existing) if coded else _prepared(inputs)
-        name, licence = (
-            ", ".join(Path(file).name for file in (*files, *parallel)),
-            prepared.codebook.about.get("license"),
-        )
-        about = {"teacher": teacher.name, "license": licence, "data": name, "rows": len(data)}
+        licence, names = prepared.codebook.about.get("license"), [Path(file).name for file in (*files, *parallel)]
+        about = {"teacher": teacher.name, "license": licence, "data": ", ".join(names), "rows": len(data)}
 
         def task() -> EncoderTask:
             return EncoderTask(
