@@ -5,7 +5,17 @@ from collections.abc import Callable
 from benchmarks.book import Book, Record
 from benchmarks.claims import Check, Claim, MissingError, records, says
 from benchmarks.sections_compress import mean_of
-from benchmarks.tables_compress import GEMMA_TUNED, ONNX, OURS, OWN, SOURCE, TUNED, compress_speed
+from benchmarks.tables_compress import (
+    GEMMA_TUNED,
+    ONNX,
+    OURS,
+    OWN,
+    SOURCE,
+    TOGETHER,
+    TOGETHER_REVISION,
+    TUNED,
+    compress_speed,
+)
 
 E5 = "multilingual-e5-small"
 SPEEDS = {model: size for model, sizes in compress_speed().items() for size in sizes}
@@ -17,6 +27,19 @@ def change(book: Book, model: str, size: str, task: str, of: Callable[[list[floa
     figures = records(book, ("compress", model, size))[0]["figures"]
     before, after = figures["before"][task], figures["after"][task]
     return of([after[language] - before[language] for language in before])
+
+
+def _similarities_lost(book: Book, model: str, size: str, points: float) -> list[str]:
+    """Languages whose similarities lose more than so many points."""
+    figures = records(book, ("compress", model, size))[0]["figures"]
+    before, after = figures["before"]["stsb"], figures["after"]["stsb"]
+    return [language for language in before if before[language] - after[language] > points]
+
+
+def _measured_again(book: Book) -> set[tuple[str, str]]:
+    """Models and sizes whose codes were found together."""
+    found = (record["settings"] for record in book.everywhere("compress"))
+    return {(s["model"], s["compression"]["size"]) for s in found if s["revision"] == TOGETHER_REVISION}
 
 
 def average(numbers: list[float]) -> float:
@@ -119,10 +142,12 @@ READINGS: dict[str, list[Claim]] = {
         says(
             "multilingual-e5-small in 12 MB, 16 times smaller than in float16, loses a point on Tatoeba, where the "
             "target was at most 1.0 and at most 2.0 for the worst language: both are missed by a little. STS-B is "
-            "within its target of 1 point in all six languages.",
+            "within its target of 1 point in five of six languages, Russian is not. This record and that of MiniLM-L6 have codes "
+            "that were found together, stage by stage in all others.",
             lambda book: -1.2 < change(book, E5, "12MB", "tatoeba", average) < -1.0,
             lambda book: -2.5 < change(book, E5, "12MB", "tatoeba", min) < -2.0,
-            lambda book: change(book, E5, "12MB", "stsb", min) > -1.0,
+            lambda book: _similarities_lost(book, E5, "12MB", 1.0) == ["ru"],
+            lambda book: _measured_again(book) == TOGETHER,
         ),
         says(
             "In the folder the other weights stay as they are. As ONNX with the layers in 4 bits all weights together take "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from ade.errors import InputError
 from ade.packing.coded import ENTRIES, Stage, TableShape
 from ade.progress import Report, silent
 
-BITS = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # of a weight in each stage, where the dimension allows; 9 in all
+FINE = (0.5, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0)  # bits of a weight in each stage, where the dimension allows; 9 in all
+COARSE = (0.5, 0.5, 1.0, 2.0, 4.0)  # fewer stages, so fewer books
 SHARED_FROM = 2.0  # bits: all pieces of a finer stage share one book, as their residuals are alike
-BOOK_SHARE = 0.1  # of the bytes: where books of every piece would take more, all stages share theirs
+BOOK_SHARE = 0.1  # of the bytes: where the books of FINE would take more, COARSE and sharing them all are tried
 SAMPLE = 131_072  # rows that k-means sees
 ALIKE = 65_536  # pieces of all places that it sees for a shared book
 TRIED = 16_384  # rows that tell what each stage is worth
@@ -50,16 +51,30 @@ class CoderSettings:
     plain: float = PLAIN
 
 
-def widths_of(dim: int) -> list[int]:
-    """Numbers a code in each stage: the divisors of the dimension nearest to the intended bits."""
+class Plan(NamedTuple):
+    """Stages that a table may have: numbers a code in each, and from how many bits on pieces share one book."""
+
+    widths: list[int]
+    shared_from: float
+
+    def stages(self, counts: Sequence[int]) -> tuple[Stage, ...]:
+        """The stages that have rows, given how many each has."""
+        made = [Stage(w, n, 8 / w >= self.shared_from) for w, n in zip(self.widths, counts, strict=True) if n]
+        return tuple(made)
+
+
+def plans_of(dim: int, size: int) -> list[Plan]:
+    """The plans to choose from for a table of `size` bytes."""
+    books = dim * ENTRIES * sum(bits < SHARED_FROM for bits in FINE)  # bytes, with one for every piece
+    if books <= BOOK_SHARE * size:
+        return [Plan(widths_of(dim, FINE), SHARED_FROM)]
+    return [Plan(widths_of(dim, COARSE), SHARED_FROM), Plan(widths_of(dim, FINE), 0.0)]
+
+
+def widths_of(dim: int, bits: Sequence[float]) -> list[int]:
+    """Numbers a code in each stage of so many bits: the divisors of the dimension that come nearest."""
     divisors = [n for n in range(1, dim + 1) if dim % n == 0]
-    return [min(divisors, key=lambda n: (abs(math.log(n * bits / 8)), n)) for bits in BITS]
-
-
-def shared_from(dim: int, size: int) -> float:
-    """From how many bits on the pieces of a stage share one book, in a table of `size` bytes."""
-    books = dim * ENTRIES * sum(bits < SHARED_FROM for bits in BITS)  # bytes, with one for every piece
-    return SHARED_FROM if books <= BOOK_SHARE * size else 0.0
+    return [min(divisors, key=lambda n: (abs(math.log(n * each / 8)), n)) for each in bits]
 
 
 def encode_table(
@@ -132,7 +147,6 @@ class _Coder:
         self.root, self.unroot = _roots(table.shape[1], metric, settings.plain)  # (d, d) each
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.exact = torch.tensor(sorted(set(exact)), dtype=torch.long)
-        self.widths, self.shared_from = widths_of(table.shape[1]), shared_from(table.shape[1], settings.size)
         use = use.double().clamp(min=0)
         use = (use / use.mean().clamp(min=1e-30)).clamp(min=USE_FLOOR)
         self.weight = use.pow(settings.exponent).float()  # (V,)
@@ -142,14 +156,11 @@ class _Coder:
 
     def encode(self) -> PackedTable:
         """Fit the rotation, decide, then fit stage after stage."""
-        rows, dim = self.table.shape
         self.mean, rotation, quantized, scale = self._rotation()
         self.inverse = torch.linalg.inv(rotation.double()).float()
-        left = self._left_after_each_stage()
-        depths = self._depths(left)
+        plan, depths = self._planned()
         order = self.coded[torch.argsort(depths[self.coded], descending=True, stable=True)]
-        counts = [int((depths[self.coded] > number).sum()) for number in range(len(self.widths))]
-        shape = TableShape(rows, dim, len(self.exact), self._stages(counts))
+        shape = self._shape(plan, depths)
         packed = PackedTable(shape, self.table.dtype)
         packed.fill(
             {"exact": self.table[self.exact], "mean": self.mean, "rotation": quantized, "rotation_scale": scale}
@@ -157,7 +168,8 @@ class _Coder:
         packed.set_depths(depths, self.exact)
         packed.fill({"gains": torch.ones(len(shape.stages))})
 
-        residual, weights, number = self._rotated(order[: counts[0]]), self.weight[order], 0
+        coded = shape.stages[0].rows if shape.stages else 0
+        residual, weights, number = self._rotated(order[:coded]), self.weight[order], 0
         for stages in _equally_wide(shape.stages):
             self.report("code", number, len(shape.stages), {})
             residual = residual[: stages[0].rows]
@@ -169,9 +181,21 @@ class _Coder:
         self.report("code", len(shape.stages), len(shape.stages), {})
         return packed
 
-    def _stages(self, counts: Sequence[int]) -> tuple[Stage, ...]:
-        made = [Stage(w, n, 8 / w >= self.shared_from) for w, n in zip(self.widths, counts, strict=True) if n]
-        return tuple(made)
+    def _planned(self) -> tuple[Plan, Tensor]:
+        """Return the plan that leaves the least error in the budget, and how many stages each row gets (V,)."""
+        worth, found = self.weight * self._energy(), []  # of removing all of a row's error
+        plans = plans_of(self.table.shape[1], self.settings.size)
+        for plan in plans:
+            left = self._left_after_each_stage(plan)
+            depths = self._depths(plan, left, worth)
+            found.append((float((worth * left[depths])[self.coded].sum()), plan, depths))
+        _, plan, depths = min(found, key=lambda each: each[0])
+        return plan, depths
+
+    def _shape(self, plan: Plan, depths: Tensor) -> TableShape:
+        counts = [int((depths[self.coded] > number).sum()) for number in range(len(plan.widths))]
+        rows, dim = self.table.shape
+        return TableShape(rows, dim, len(self.exact), plan.stages(counts))
 
     def _rotation(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return mean, rotation (d, d), and the rotation as bytes with a scale for each row.
@@ -188,7 +212,7 @@ class _Coder:
         mean /= total
         covariance = self.root @ (second / total - torch.outer(mean, mean)).double() @ self.root
         directions = (torch.linalg.eigh(covariance).eigenvectors.flip(1).T @ self.unroot).float()  # largest first
-        width = self.widths[0]
+        width = widths_of(dim, FINE)[0]  # of the first stage, in all plans
         dealt = torch.arange(dim).reshape(width, dim // width).T.flatten()
         directions = directions[dealt]
         scale = directions.abs().amax(1, keepdim=True) / 127
@@ -203,13 +227,13 @@ class _Coder:
             found[start : start + len(part)] = (self.table[part].float() - self.mean) @ self.inverse
         return found
 
-    def _left_after_each_stage(self) -> Tensor:
+    def _left_after_each_stage(self, plan: Plan) -> Tensor:
         """Return the share of the squared error left after 0, 1, ... stages, from a sample of rows."""
         chosen = self.coded[torch.randperm(len(self.coded), generator=self.generator)[:TRIED]]
         residual, count = self._rotated(chosen), len(chosen)
         whole, left = residual.square().sum(), [1.0]
-        for stages in _equally_wide(self._stages([count] * len(self.widths))):
-            self.report("try", len(left) - 1, len(self.widths), {})
+        for stages in _equally_wide(plan.stages([count] * len(plan.widths))):
+            self.report("try", len(left) - 1, len(plan.widths), {})
             some = [replace(stage, rows=max(1, count - n * count // len(stages))) for n, stage in enumerate(stages)]
             books = _whole(*self._fit_books(residual, torch.ones(count), some))
             before = residual
@@ -219,23 +243,25 @@ class _Coder:
                 left.append(float(residual.square().sum() / whole))
         return torch.tensor(left)
 
-    def _depths(self, left: Tensor) -> Tensor:
+    def _depths(self, plan: Plan, left: Tensor, worth: Tensor) -> Tensor:
         """Return how many stages each row gets (V,): the most that the price allows, for the price of the budget."""
-        dim = self.table.shape[1]
-        worth = self.weight * self._energy()  # of removing all of a row's error
-        cost = torch.tensor([dim // width for width in self.widths], dtype=torch.float)
+        dim, dtype = self.table.shape[1], type_name(self.table.dtype)
+        cost = torch.tensor([dim // width for width in plan.widths], dtype=torch.float)
         gain = (left[:-1] - left[1:]) / cost  # of each stage for a byte; falls from stage to stage
         gain = torch.cummin(gain, 0).values
 
         def depths_at(price: float) -> Tensor:
             return (worth[:, None] * gain > price).sum(1)
 
+        def too_large(depths: Tensor) -> bool:
+            return self._shape(plan, depths).nbytes(dtype) > self.settings.size
+
         low, high = 0.0, float(worth.max() * gain.max())
         for _ in range(60):
             price = (low + high) / 2
-            low, high = (price, high) if self._bytes_of(depths_at(price)) > self.settings.size else (low, price)
+            low, high = (price, high) if too_large(depths_at(price)) else (low, price)
         depths = depths_at(high)
-        if self._bytes_of(depths) > self.settings.size:
+        if too_large(depths):
             raise InputError(f"{self.settings.size:,} bytes are too few for a table of {len(self.table):,} x {dim}")
         return depths
 
@@ -243,12 +269,6 @@ class _Coder:
         """Return the squared length of every row, less the mean, as the metric has it: (V,)."""
         root = self.root.float()
         return torch.cat([((part.float() - self.mean) @ root).square().sum(1) for part in self.table.split(16384)])
-
-    def _bytes_of(self, depths: Tensor) -> int:
-        counts = [int((depths[self.coded] > number).sum()) for number in range(len(self.widths))]
-        rows, dim = self.table.shape
-        shape = TableShape(rows, dim, len(self.exact), self._stages(counts))
-        return shape.nbytes(type_name(self.table.dtype))
 
     def _fit_books(
         self, residual: Tensor, weights: Tensor, stages: Sequence[Stage]

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ade.compression.coder import CoderSettings, assign, encode_table, kmeans, shared_from, widths_of
+from ade.compression.coder import CoderSettings, assign, encode_table, kmeans, plans_of
 from ade.errors import InputError
 
 ROWS, DIM = 1500, 48
@@ -100,21 +100,27 @@ def test_assign_finds_the_nearest_entry(count: int, width: int, seed: int) -> No
 
 @pytest.mark.parametrize("dim", [32, 48, 100, 300, 384, 576, 640, 768, 2048])
 def test_widths_divide_the_dimension_and_fall(dim: int) -> None:
-    widths = widths_of(dim)
-    assert all(dim % width == 0 for width in widths)
-    assert list(np.sort(widths)[::-1]) == widths
-    assert shared_from(dim, 10_000) < 0.5 < shared_from(dim, 10**9)  # books would take most of a small table
+    few, (many,) = plans_of(dim, 10_000), plans_of(dim, 10**9)
+    for plan in (*few, many):
+        assert all(dim % width == 0 for width in plan.widths)
+        assert list(np.sort(plan.widths)[::-1]) == plan.widths
+    coarse, shared = few  # books of many stages would take most of a small table
+    assert len(coarse.widths) < len(shared.widths) == len(many.widths)
+    assert not any(stage.shared for stage in many.stages([9] * len(many.widths)) if stage.width >= 8)
+    assert all(stage.shared for stage in shared.stages([9] * len(shared.widths)))
 
 
 def test_pieces_share_a_book_where_books_would_take_too_much(
     table: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use = torch.ones(ROWS)
-    shared = encode_table(table, use, [], CoderSettings(35_000))
-    assert all(stage.shared for stage in shared.shape.stages)
-    monkeypatch.setattr("ade.compression.coder.BOOK_SHARE", 10.0)
-    own = encode_table(table, use, [], CoderSettings(35_000))
-    assert not any(stage.shared for stage in own.shape.stages)
-    assert len(own.shape.stages) < len(shared.shape.stages)
-    errors = [(packed(torch.arange(ROWS)) - table).square().sum() for packed in (shared, own)]
-    assert errors[0] < 0.8 * errors[1]
+    chosen, plans = encode_table(table, use, [], CoderSettings(35_000)), plans_of(DIM, 35_000)
+    errors = []
+    for plan in plans:
+        monkeypatch.setattr("ade.compression.coder.plans_of", lambda dim, size, plan=plan: [plan])
+        packed = encode_table(table, use, [], CoderSettings(35_000))
+        assert packed.shape.stages[0].shared == (plan.shared_from == 0)
+        errors.append(float((packed(torch.arange(ROWS)) - table).square().sum()))
+        if packed.shape == chosen.shape:
+            best = errors[-1]
+    assert best == min(errors) < 0.8 * max(errors)
