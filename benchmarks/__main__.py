@@ -28,6 +28,7 @@ WorkDir = Annotated[Path, typer.Option(help="Folder for codebooks made on the wa
 @app.command()
 def reproduce(
     table: Annotated[str | None, typer.Option(help="One table; all of them without it.")] = None,
+    cell: Annotated[str, typer.Option(help="Of the tables, only cells whose 'row, column' contains this.")] = "",
     data_dir: DataDir = Path("../shared/data"),
     teachers_dir: TeachersDir = Path("teachers"),
     work_dir: WorkDir = Path("runs/reproduce"),
@@ -48,7 +49,7 @@ def reproduce(
 
     places = Places(data_dir, teachers_dir, work_dir, resolve_device(device).type)
     folder = results or (work_dir / "quick" if quick else RESULTS)
-    todo, seconds = plan(table, places.device, quick, folder)
+    todo, seconds = plan(table, places.device, quick, folder, cell)
     print(f"{len(todo)} runs to make, about {max(1, round(seconds / jobs / 60))} minutes", file=sys.stderr)
 
     with display.progress() as report:

@@ -19,7 +19,7 @@ from ade.errors import InputError
 from benchmarks.multilingual import DRAWN, WRITTEN
 
 WORDS = 30_000  # most frequent words of a language
-OF_WORDS, PARTS = 30_000, 15_000  # texts of a language: of drawn words, and parts of its texts
+OF_WORDS, PARTS = 90_000, 45_000  # texts of a language: of drawn words, and parts of its texts
 MOST_WORDS = 8  # of a drawn text
 EXPONENT = 0.5  # of a word's frequency: rare words are to be seen too
 WITHOUT_SPACES = ("ja", "zh")
@@ -46,9 +46,11 @@ def of_words(language: str, texts: Sequence[str], count: int, generator: np.rand
     """So many texts of drawn words; every other one looks like a sentence."""
     words, weights = words_of(language, texts)
     between = "" if language in WITHOUT_SPACES else " "
+    ends = np.cumsum(generator.integers(1, MOST_WORDS + 1, count))
+    drawn = generator.choice(len(words), int(ends[-1]), p=weights).tolist()  # at once: each call reads all weights
     found = []
-    for number, length in enumerate(generator.integers(1, MOST_WORDS + 1, count)):
-        text = between.join(words[place] for place in generator.choice(len(words), length, p=weights))
+    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        text = between.join(words[place] for place in drawn[start:end])
         found.append(text if number % 2 else f"{text[:1].upper()}{text[1:]}{END.get(language, '.')}")
     return found
 

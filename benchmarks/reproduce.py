@@ -120,11 +120,11 @@ GUESS = {  # seconds, before there is a record
 }
 
 
-def plan(table: str | None, device: str, only_quick: bool, folder: Path) -> tuple[list[Run], float]:
+def plan(table: str | None, device: str, only_quick: bool, folder: Path, cell: str = "") -> tuple[list[Run], float]:
     """The runs that are still to be made, and roughly how many seconds they will take."""
     if table is not None and table not in TABLES:
         raise InputError(f"no table '{table}'; there are {', '.join(TABLES)}")
-    wanted = quick() if only_quick else [run for name in TABLES if table in (None, name) for run in runs_of(name)]
+    wanted = quick() if only_quick else [run for name in TABLES if table in (None, name) for run in runs_of(name, cell)]
     known = records.load(folder)
     # Accuracy is the same on any device, so one record will do; a time belongs to the device it was measured on.
     done = {record["key"] for record in known if record["kind"] not in TIMES or record["device"]["kind"] == device}

@@ -394,6 +394,12 @@ TABLES: dict[str, Callable[[], Grid]] = {
 }  # fmt: skip
 
 
-def runs_of(table: str) -> list[Run]:
-    """All runs of a table."""
-    return [run for row in TABLES[table]().values() for runs in row.values() for run in runs]
+def runs_of(table: str, cell: str = "") -> list[Run]:
+    """The runs of a table's cells whose row and column, as "row, column", contain `cell`."""
+    return [
+        run
+        for row, columns in TABLES[table]().items()
+        for column, runs in columns.items()
+        for run in runs
+        if cell in f"{row}, {column}"
+    ]

@@ -3,11 +3,12 @@
     python -m benchmarks.translated_texts packages data/multilingual
 
 From the folder of unpacked Debian packages that `multilingual_texts.py` reads: message catalogues, sentence by sentence
-where both sides have as many, and FreeDict's dictionaries, of each headword the first words that stand for it. Of each
-language there are at most so many lines of either, drawn by a hash of the line, so that the same packages give the same
-file.
+where both sides have as many, FreeDict's dictionaries, of each headword the first words that stand for it, and CLDR's
+names of symbols. Of each language there are at most so many lines of each, drawn by a hash of the line, so that the
+same packages give the same file.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -16,10 +17,11 @@ import typer
 
 from benchmarks.man_pages import place
 from benchmarks.multilingual import TRANSLATIONS
-from benchmarks.multilingual_texts import catalogues, dictionaries, sentences
+from benchmarks.multilingual_texts import LANGUAGES, catalogues, dictionaries, sentences
 
-MESSAGES, ENTRIES = 60_000, 30_000  # lines of a language
+MESSAGES, ENTRIES, NAMES = 60_000, 30_000, 5_000  # lines of a language
 OF_A_WORD = 2  # entries
+NAMED = re.compile(r'<annotation cp="([^"]+)" type="tts">([^<]+)</annotation>')
 UNLIKE_TEXT = frozenset("()[]:^/\t")  # of notes on grammar and use, and of names inside programs
 
 
@@ -46,13 +48,23 @@ def entries(folder: Path) -> Iterator[tuple[str, str, str]]:
                 yield (target, word, meaning) if source == "en" else (source, meaning, word)
 
 
+def names(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield language, English name and name of symbols and pictures."""
+    for english in sorted(folder.rglob("annotations*/en.xml")):
+        known = dict(NAMED.findall(english.read_text("utf8")))
+        for language in sorted(set(LANGUAGES.values()) - {"en"}):
+            file = english.with_name(f"{language}.xml")
+            named = NAMED.findall(file.read_text("utf8")) if file.is_file() else []
+            yield from ((language, known[symbol], name) for symbol, name in named if symbol in known)
+
+
 def main(
     packages: Annotated[Path, typer.Argument(help="Folder of unpacked Debian packages.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="Folder to write the file to.", show_default=False)],
 ) -> None:
     """Gather translations."""
     chosen: list[str] = []
-    for source, most in ((messages, MESSAGES), (entries, ENTRIES)):
+    for source, most in ((messages, MESSAGES), (entries, ENTRIES), (names, NAMES)):
         found: dict[str, set[str]] = {}
         for language, original, translated in source(packages):
             if original != translated and not UNLIKE_TEXT & set(original + translated):

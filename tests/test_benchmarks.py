@@ -36,6 +36,14 @@ def test_the_quick_harness_runs_whole_and_is_not_repeated(places, tmp_path):
     assert {run.table for run in plan(None, "cpu", True, tmp_path / "results")[0]} == {"service"}
 
 
+def test_runs_are_chosen_by_their_cell(tmp_path):
+    every, _ = plan("multilingual", "cuda", False, tmp_path)
+    some, _ = plan("multilingual", "cuda", False, tmp_path, cell="24 MB, translations")
+    assert [(run.settings["encoder"]["size"], run.settings["translations"]) for run in some] == [("24MB", 1_000_000)]
+    assert len(every) > len(some)
+    assert plan("multilingual", "cuda", False, tmp_path, cell="no such row")[0] == []
+
+
 def test_several_runs_at_once_give_the_same_figures(places, tmp_path):
     todo = [run for run in plan(None, "cpu", True, tmp_path / "none")[0] if run.kind == "ade"][:2]
     for jobs in (1, 2):

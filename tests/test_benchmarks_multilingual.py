@@ -55,9 +55,12 @@ def packages(tmp_path):
     messages = folder / "game" / "share" / "locale" / "de" / "LC_MESSAGES"
     pages = folder / "handbook" / "share" / "html" / "fi-FI"
     quotations = folder / "fortunes-de" / "share" / "games" / "fortunes"
-    words = folder / "dict" / "share"
-    for made in (messages, pages, quotations, words):
+    words, symbols = folder / "dict" / "share", folder / "cldr" / "annotations"
+    for made in (messages, pages, quotations, words, symbols):
         made.mkdir(parents=True)
+    for language, name in (("en", "red apple"), ("sw", "tufaha jekundu"), ("pt", "ma\u00e7\u00e3")):
+        picture = f'<annotation cp="A">x</annotation><annotation cp="A" type="tts">{name}</annotation>'
+        (symbols / f"{language}.xml").write_text(picture, "utf8")
     (messages / "game.mo").write_bytes(catalogue(MESSAGES))
     (pages / "page.html").write_text("<p>Kissa istuu <b>katolla</b>.<pre>ls -l</pre></p><td>12 34</td>", "utf8")
     (quotations / "zitate").write_text("Der Anfang ist die Hälfte des Ganzen.\n%\nEile mit Weile.\n%\n", "utf8")
@@ -88,6 +91,7 @@ def test_translations_stand_beside_their_originals(packages, tmp_path, capsys):
         "The dragon sleeps in its cave.\tDer Drache schläft in seiner Höhle.",
         "hound\tmbwa",
         "house cat\tpaka",
+        "red apple\ttufaha jekundu",
     ]
 
 

@@ -49,10 +49,13 @@ class Encoded:
 
     def copied(self) -> "Encoded":
         """The same texts in an array that has nothing else: what is truncated is left out."""
-        lengths = self.lengths
+        return self.take(np.arange(len(self)))
+
+    def take(self, rows: np.ndarray) -> "Encoded":
+        """The texts at the given row indices, in this order, copied."""
+        starts, lengths = self.spans(rows)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        moved = self.offsets[:-1] - offsets[:-1]  # how far each text moves to the front
-        kept = np.arange(offsets[-1]) + np.repeat(moved, lengths)
+        kept = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Encoded(self.ids[torch.from_numpy(kept)], offsets)
 
     def spans(self, rows: np.ndarray) -> np.ndarray:

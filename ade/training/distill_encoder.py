@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from ade.codebook import Codebook
 from ade.compression import encoder_table
 from ade.compression.coded_table import CodedTable
+from ade.data.batches import Encoded, encode
 from ade.data.loading import EMBEDDED, load_dataset
 from ade.data.reading import read_texts
 from ade.data.spilling import SpilledArray
@@ -31,9 +33,10 @@ from ade.training.checkpoints import Existing, RunFolder, claimed
 from ade.training.codebooks import codebook_for_encoder, coded_for_encoder
 from ade.training.encoder_task import EncoderTask
 from ade.training.loop import chosen_values, fit_task
-from ade.training.sentence_teacher import SentenceTeacher, rotated
+from ade.training.sentence_teacher import SentenceTeacher
+from ade.training.target_space import target_vectors
 from ade.training.train import shown
-from ade.training.translations import Lines, read_translations, shared_vectors
+from ade.training.translations import Lines, read_translations
 from ade.training.whole_rows import settings_for_books, train_rows
 
 MIN_TEXTS = 20
@@ -64,7 +67,8 @@ def distill_encoder(
         table: whose embedding table and tokenizer to use, as `load_teacher` takes them; by default the teacher's.
         texts: texts in memory, beside those of the files.
         translations: files whose lines have two or more texts with the same meaning, separated by tabs: they are
-            learned from too, and all texts of a line get the mean of the teacher's vectors.
+            learned from too, all texts of a line get the mean of the teacher's vectors, and directions in which
+            the teacher's vectors of translations differ count less.
         prefix: what the teacher wants before every text, as "query: " for e5; the encoder itself needs none.
         text_column: name of the text column; found where it is None.
         out: output folder, with checkpoints while the encoder is trained; without it, call `save` on the encoder.
@@ -99,7 +103,7 @@ def distill_encoder(
 
         def task() -> EncoderTask:
             return EncoderTask(
-                prepared.codebook, data, prepared.vectors, prepared.architecture, about, settings.seed, report
+                prepared.codebook, prepared.encoded, prepared.vectors, prepared.architecture, about, settings.seed
             )
 
         return fit_task(
@@ -122,7 +126,10 @@ class _Inputs(NamedTuple):
         return self.settings.dim or self.teacher.dim
 
     def vectors(self) -> np.ndarray:
-        return rotated(shared_vectors(self.teacher.vectors(self.data, self.report), self.lines), self.dim)
+        return target_vectors(self.teacher.vectors(self.data, self.report), self.lines, self.dim)
+
+    def encoded(self, tokenizer: Tokenizer) -> Encoded:
+        return encode(tokenizer, self.data, self.settings.max_tokens, self.report)
 
     def architecture(self, division: Division) -> Architecture:
         layers, longest = self.settings.layers, self.settings.max_tokens
@@ -133,6 +140,7 @@ class _Prepared(NamedTuple):
     """What the training of an encoder begins with."""
 
     codebook: Codebook | CodedTable
+    encoded: Encoded  # the texts, tokenized
     vectors: np.ndarray  # of the texts, by the teacher
     training: TrainingSettings
     architecture: Architecture
@@ -143,7 +151,8 @@ def _prepared(inputs: _Inputs) -> _Prepared:
     """A codebook in as many bytes as the size of the folder leaves; then the teacher's answers, which take longer."""
     size, layers = parse_size(inputs.settings.size), inputs.settings.layers
     book, division = codebook_for_encoder(inputs.data, size, inputs.source, inputs.dim, layers, inputs.report)
-    return _Prepared(book, inputs.vectors(), training_of(inputs.settings), inputs.architecture(division), {})
+    encoded, training = inputs.encoded(book.tokenizer), training_of(inputs.settings)
+    return _Prepared(book, encoded, inputs.vectors(), training, inputs.architecture(division), {})
 
 
 def _prepared_coded(inputs: _Inputs, out: str | Path | None, existing: Existing) -> _Prepared:
@@ -156,10 +165,10 @@ def _prepared_coded(inputs: _Inputs, out: str | Path | None, existing: Existing)
             RunFolder(Path(out), chosen_values(training, architecture)).check()
         except InputError as error:
             raise InputError(f"{error} (steps, epochs and rate of a coded table are a third of those given)") from None
-    vectors = inputs.vectors()
-    trained = train_rows(table, inputs.data, vectors, training_of(settings), architecture, inputs.report)
+    encoded, vectors = inputs.encoded(table.teacher.tokenizer), inputs.vectors()
+    trained = train_rows(table, inputs.data, encoded, vectors, training_of(settings), architecture, inputs.report)
     coded = coded_for_encoder(table, trained.rows, inputs.report)
-    return _Prepared(coded, vectors, training, architecture, trained.weights)
+    return _Prepared(coded, encoded, vectors, training, architecture, trained.weights)
 
 
 def _check_processes() -> None:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ade.codebook import Codebook
 from ade.compression.coded_table import CodedTable
-from ade.data.batches import Encoded, encode
+from ade.data.batches import Encoded
 from ade.data.problems import REGRESSION
-from ade.data.texts import Texts
 from ade.progress import Report
 from ade.sentence_encoder import SentenceEncoder, embed
 from ade.sentence_model import AdeForSentenceEmbedding
@@ -29,20 +28,17 @@ class EncoderTask:
     kind: ClassVar = SentenceEncoder
     metric: ClassVar[str] = "cosine"
     codebook: Codebook | CodedTable
-    data: Texts
+    encoded: Encoded  # the texts, tokenized
     vectors: np.ndarray  # (n, D) float16, may be memory-mapped
     architecture: Architecture
     about: dict[str, Any]  # for the model card: teacher, data, number of texts
     seed: int
-    report: Report
 
     def __post_init__(self) -> None:
-        order = np.random.default_rng(self.seed).permutation(len(self.data))
+        order = np.random.default_rng(self.seed).permutation(len(self.encoded))
         held_back = min(max(1, int(HELD_BACK * len(order))), MOST_HELD_BACK)
         self.dev, rows = np.sort(order[:held_back]), np.sort(order[held_back:])
-        tokenizer, longest = self.codebook.tokenizer, self.architecture.max_tokens
-        self.texts = encode(tokenizer, self.data.take(rows), longest, self.report)
-        self.dev_texts = encode(tokenizer, self.data.take(self.dev), longest)
+        self.texts, self.dev_texts = self.encoded.take(rows), self.encoded.take(self.dev)
         self.labels: Tensor | Encoded = torch.from_numpy(self.vectors)[torch.from_numpy(rows)]
         self.dev_vectors = self.vectors[self.dev].astype(np.float32)
 

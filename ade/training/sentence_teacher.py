@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ade.data.spilling import SpilledArray
 from ade.data.texts import Texts
 from ade.devices import quickest_dtype, resolve_device
 from ade.encoder import unit
@@ -22,11 +21,9 @@ from ade.errors import InputError, first_line
 from ade.files import cache_folder, new_file
 from ade.progress import Report, quiet, silent
 
-ANSWERED = 4096  # texts answered between two notes of how far it got
-BATCH = {"cpu": 32, "cuda": 256}  # texts of similar length that the teacher reads at a time
+ANSWERED, ANSWERED_ON_GPU = 4096, 65_536  # texts answered between two notes of how far it got
+BATCH = {"cpu": 32, "cuda": 1024}  # texts of similar length that the teacher reads at a time
 VECTORS, DONE = "vectors.npy", "done.json"
-ROTATED = 65_536  # vectors rotated at a time
-COMMON = 0.5  # of the squared length of unit vectors: where their mean has more, it is taken off them
 
 
 class SentenceTeacher:
@@ -35,6 +32,7 @@ class SentenceTeacher:
     def __init__(self, name: str, identity: str, dim: int, encode: Callable[[Sequence[str]], np.ndarray]) -> None:
         """Wrap a function from texts to vectors (n, D); `identity` is a hash that tells it from other teachers."""
         self.name, self.identity, self.dim, self.encode = name, identity, dim, encode
+        self.answered_at_once = ANSWERED
 
     @classmethod
     def load(cls, source: str | Path, device: str = "auto", prefix: str = "") -> "SentenceTeacher":
@@ -47,9 +45,7 @@ class SentenceTeacher:
             ) from None
         try:
             with quiet(), torch.random.fork_rng():
-                torch.manual_seed(
-                    0
-                )  # weights that the folder lacks, as those of an unused pooler, are the same each time
+                torch.manual_seed(0)  # weights that the folder lacks, as an unused pooler's, are the same each time
                 model = SentenceTransformer(str(source), device=str(resolve_device(device)), trust_remote_code=False)
                 model.to(quickest_dtype(model.device))
         except Exception as error:  # of any library: the folder is damaged or of another kind
@@ -71,7 +67,9 @@ class SentenceTeacher:
             digest.update(name.encode("utf8"))
             digest.update(tensor.detach().float().cpu().numpy().data)
         dim = len(encode(["a text"])[0])
-        return cls(Path(source).resolve().name, digest.hexdigest(), dim, encode)
+        made = cls(Path(source).resolve().name, digest.hexdigest(), dim, encode)
+        made.answered_at_once = ANSWERED_ON_GPU if model.device.type == "cuda" else ANSWERED
+        return made
 
     def vectors(self, texts: Texts, report: Report = silent) -> np.ndarray:
         """Return the unit vectors of texts, (n, D) float16, memory-mapped; what the cache has is not computed again."""
@@ -89,8 +87,8 @@ class SentenceTeacher:
             raise InputError(f"{folder}: cannot keep the teacher's answers ({error.strerror}); set ADE_CACHE") from None
 
         report("teacher", done, len(texts), {})
-        for start in range(done, len(texts), ANSWERED):
-            answers = np.asarray(self.encode(texts[start : start + ANSWERED]), np.float32)
+        for start in range(done, len(texts), self.answered_at_once):
+            answers = np.asarray(self.encode(texts[start : start + self.answered_at_once]), np.float32)
             if not np.isfinite(answers).all():
                 raise InputError(f"{self.name}: gives vectors that are not finite")
             found[start : start + len(answers)] = unit(answers)
@@ -126,36 +124,3 @@ def _done(folder: Path) -> int:
 def _note(folder: Path, done: int) -> None:
     with new_file(folder / DONE) as draft:
         draft.write_text(json.dumps({"texts": done}), "utf8")
-
-
-def rotated(vectors: np.ndarray, dim: int) -> np.ndarray:
-    """Rotate vectors (n, D) so that their first dimensions carry the most, and keep `dim`; (n, dim) float16.
-
-    Rotating changes no cosine, and vectors can be truncated to fewer dimensions. Where most of every vector is the
-    same, as in e5, that is taken off first, as it tells no text from another; cosines then differ more.
-    """
-    vectors = _without_common(vectors)
-    moment = np.zeros((vectors.shape[1], vectors.shape[1]))
-    for start in range(0, len(vectors), ROTATED):
-        part = vectors[start : start + ROTATED].astype(np.float32)
-        moment += part.T @ part
-    basis = np.linalg.eigh(moment)[1][:, ::-1][:, :dim].astype(np.float32)  # of the largest eigenvalues first
-
-    # Eigenvectors have no sign of their own; with one that does not depend on the library, runs are the same.
-    basis *= np.where(basis[np.abs(basis).argmax(0), np.arange(dim)] < 0, -1, 1).astype(np.float32)
-    turned = SpilledArray(np.float16)
-    for start in range(0, len(vectors), ROTATED):
-        turned.add((vectors[start : start + ROTATED].astype(np.float32) @ basis).astype(np.float16).ravel())
-    return turned.array().reshape(len(vectors), dim)
-
-
-def _without_common(vectors: np.ndarray) -> np.ndarray:
-    """Unit vectors (n, D) less their mean, of length 1 again, where the mean is most of them; else as they are."""
-    starts = range(0, len(vectors), ROTATED)
-    mean = sum(vectors[start : start + ROTATED].astype(np.float32).sum(0) for start in starts) / max(1, len(vectors))
-    if np.square(mean).sum() <= COMMON:
-        return vectors
-    centred = SpilledArray(np.float16)
-    for start in starts:
-        centred.add(unit(vectors[start : start + ROTATED].astype(np.float32) - mean).astype(np.float16).ravel())
-    return centred.array().reshape(vectors.shape)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ade.codebook import Codebook
 from ade.compression.encoder_table import EncoderTable
-from ade.data.batches import encode
+from ade.data.batches import Encoded
 from ade.data.texts import Texts
 from ade.errors import InputError
 from ade.progress import Report
@@ -41,19 +41,20 @@ class TrainedRows:
 def train_rows(
     table: EncoderTable,
     data: Texts,
+    encoded: Encoded,
     vectors: np.ndarray,
     settings: TrainingSettings,
     architecture: Architecture,
     report: Report,
 ) -> TrainedRows:
-    """Train an encoder on the whole rows of a table; tokens that the texts do not have keep theirs.
+    """Train an encoder on the whole rows of a table; tokens that the texts, also given tokenized, lack keep theirs.
 
     The run has a folder in the cache, where it is continued, or read if it is finished.
     """
     rows, tokenizer = table.rows(), table.teacher.tokenizer
     settings = replace(settings, train_weights=False)
     architecture = replace(architecture, layer_bits=Architecture().layer_bits)  # the layers are not packed yet
-    used = torch.from_numpy(np.unique(encode(tokenizer, data, architecture.max_tokens, report).ids.numpy())).long()
+    used = torch.from_numpy(np.unique(encoded.ids.numpy())).long()
     codebook = _one_anchor_a_token(rows, used, tokenizer)
     start = {f"{LAYER}anchors": codebook.anchors, f"{LAYER}weights": torch.ones(len(rows))}
     folder = rows_folder(table.teacher, data, vectors, chosen_values(settings, architecture))
@@ -66,7 +67,7 @@ def train_rows(
 
     def fit(existing: Existing) -> SentenceEncoder:
         def task() -> EncoderTask:
-            return EncoderTask(codebook, data, vectors, architecture, {}, settings.seed, report_rows)
+            return EncoderTask(codebook, encoded, vectors, architecture, {}, settings.seed)
 
         encoder: SentenceEncoder = fit_task(
             task, codebook, settings, architecture, folder, existing, report_rows, start

@@ -37,6 +37,15 @@ def test_truncated_texts_share_the_ids():
     assert np.array_equal(moved.offsets, again.offsets)
 
 
+def test_texts_are_taken_by_number():
+    whole = encode(TOKENIZER, ["a b c", "", "c a b a", "b"], max_length=10)
+    for texts in (whole, whole.first(2)):
+        taken = texts.take(np.array([2, 0, 2]))
+        for one, two in zip(taken.padded(np.arange(3)), texts.padded(np.array([2, 0, 2])), strict=True):
+            assert torch.equal(one, two)
+    assert len(whole.take(np.array([], np.int64))) == 0
+
+
 def test_no_texts():
     encoded = encode(TOKENIZER, [], max_length=10)
     assert len(encoded) == 0

@@ -17,7 +17,7 @@ from ade.errors import InputError
 from ade.sentence_encoder import SentenceEncoder
 from ade.settings import EncoderSettings
 from ade.training.distill_encoder import distill_encoder, gather_texts
-from ade.training.sentence_teacher import SentenceTeacher, rotated
+from ade.training.sentence_teacher import SentenceTeacher
 from tests.conftest import FILLER, WORDS, topic_texts, word_tokenizer
 
 TEXTS = topic_texts(400, 0)[0]
@@ -160,33 +160,6 @@ def test_vectors_that_are_not_finite_are_refused():
     teacher = SentenceTeacher("broken", "broken", 2, lambda texts: np.full((len(texts), 2), np.nan))
     with pytest.raises(InputError, match="not finite"):
         teacher.vectors(gather_texts([], TEXTS)[0])
-
-
-def test_rotating_keeps_cosines_and_puts_the_most_first():
-    generator = np.random.default_rng(0)
-    vectors = generator.normal(size=(500, 6)) @ np.diag([0.1, 2, 0.1, 1, 0.1, 0.1])
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
-    turned = rotated(vectors, 6).astype(np.float32)
-    before = vectors.astype(np.float32)
-    assert np.allclose(turned @ turned.T, before @ before.T, atol=4e-3)
-    share = (turned**2).mean(0)
-    assert (np.diff(share) < 1e-4).all()
-    assert share[:2].sum() > 0.9
-    assert np.array_equal(rotated(vectors, 2), rotated(vectors, 6)[:, :2])
-
-
-def test_what_all_vectors_share_is_taken_off_first():
-    generator = np.random.default_rng(0)
-    own = 0.3 * generator.normal(size=(400, 8)) @ np.diag([2, 1, 1, 1, 0.1, 0.1, 0.1, 0.1])
-    shared = unit(own + 2.0).astype(np.float16)
-    apart = shared.astype(np.float32) - shared.astype(np.float32).mean(0)
-    turned = rotated(shared, 8).astype(np.float32)
-    assert np.allclose(turned @ turned.T, unit(apart) @ unit(apart).T, atol=1e-2)
-    assert abs(turned.mean(0)).max() < 0.1
-
-    little = unit(own + 0.1).astype(np.float16)  # too little to be taken off: cosines stay as they are
-    turned = rotated(little, 8).astype(np.float32)
-    assert np.allclose(turned @ turned.T, little.astype(np.float32) @ little.astype(np.float32).T, atol=1e-2)
 
 
 def test_texts_are_gathered_once_each(tmp_path):

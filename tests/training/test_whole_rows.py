@@ -8,6 +8,7 @@ import torch
 
 from ade.compression import encoder_table
 from ade.compression.encoder_table import table_for_encoder
+from ade.data.batches import encode
 from ade.data.texts import Texts
 from ade.errors import InputError
 from ade.settings import Architecture, EncoderSettings
@@ -44,7 +45,8 @@ def test_rows_of_tokens_in_the_texts_are_trained_and_no_others(teacher):
     data: Texts = gather_texts([], TEXTS)[0]
     table, wanted = table_for_encoder(teacher, data, 60_000, 6), digits(list(data)).astype(np.float16)
     architecture = Architecture(attend="tokens", max_tokens=32)
-    trained = train_rows(table, data, wanted, training_of(SETTINGS), architecture, silent)
+    encoded = encode(table.teacher.tokenizer, data, 32)
+    trained = train_rows(table, data, encoded, wanted, training_of(SETTINGS), architecture, silent)
     ids = torch.tensor(sorted({number for text in TEXTS for number in table.teacher.tokenizer.encode(text).ids}))
     others = torch.ones(402, dtype=torch.bool)
     others[ids] = False
