@@ -79,12 +79,17 @@ def measured(folder: Path, places: Places, settings: Any, report: Report) -> dic
     model, tokenizer = load_model(folder)
     torch.nn.Module.float(model).to(resolve_device(places.device))  # half precision is slow on a CPU
     if is_decoder(model):
-        text = (places.data / "wikitext-2" / "test.txt").read_text("utf8")
-        found = {"perplexity": perplexity(model, tokenizer, text, settings["tokens"], report)}
-        texts = {name: sentences(places.data / "tatoeba", name, settings["rows"])[0] for name in settings["languages"]}
-        scores = outputs_of(model, tokenizer, texts, report)
-        return {**found, "languages": {name: math.exp(-float(likely.mean())) for name, likely in scores.items()}}
+        return perplexities(model, tokenizer, places, settings, report)
     return tasks(encoder_of(model, tokenizer, PREFIX.get(settings["model"], "")), places, settings)
+
+
+def perplexities(model: Any, tokenizer: Any, places: Places, settings: Any, report: Report) -> dict[str, Any]:
+    """Return a decoder's perplexity on WikiText-2's test text, and on sentences of Tatoeba by language."""
+    text = (places.data / "wikitext-2" / "test.txt").read_text("utf8")
+    found = {"perplexity": perplexity(model, tokenizer, text, settings["tokens"], report)}
+    texts = {name: sentences(places.data / "tatoeba", name, settings["rows"])[0] for name in settings["languages"]}
+    scores = outputs_of(model, tokenizer, texts, report)
+    return {**found, "languages": {name: math.exp(-float(likely.mean())) for name, likely in scores.items()}}
 
 
 def tasks(encode: Encode, places: Places, settings: Any) -> dict[str, Any]:

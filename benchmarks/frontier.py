@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ade.compression.compress import compress
-from ade.compression.source import load_model, source_folder
+from ade.compression.compress import compress, special_token_rows
+from ade.compression.source import is_decoder, load_model, source_folder
 from ade.compression.use import row_use
 from ade.devices import resolve_device
 from ade.progress import Report
 from ade.settings import CompressionSettings, parse_size
 from benchmarks.accuracy import Places
-from benchmarks.compress import PREFIX, encoder_of, similarity, tatoeba
+from benchmarks.compress import PREFIX, encoder_of, perplexities, similarity, tatoeba
 from benchmarks.records import Run
 from benchmarks.tables_compress import OURS, SOURCE
 
@@ -32,7 +32,7 @@ Served = tuple[np.ndarray, int]  # rows and bytes
 
 
 def run_frontier(run: Run, places: Places, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One way in one size: bytes of the table, and the tasks of the model with it."""
+    """One way in one size: bytes of the table, and the tasks of the model with it; of a decoder its perplexities."""
     settings = run.settings
     with tempfile.TemporaryDirectory() as work, source_folder(places.teachers / settings["model"]) as folder:
         if settings["method"] == OURS:
@@ -44,16 +44,20 @@ def run_frontier(run: Run, places: Places, report: Report) -> tuple[dict[str, An
             used = replace_rows(model, tokenizer, settings["method"], settings["size"], report)
         torch.nn.Module.float(model).to(resolve_device(places.device))
 
+    rows, dim = model.config.vocab_size, model.config.hidden_size
+    figures = {"bytes": used, "bits": 8 * used / (rows * dim)}
+    if is_decoder(model):
+        return {**figures, **perplexities(model, tokenizer, places, settings, report)}, {}
+
     encode = encoder_of(model, tokenizer, PREFIX.get(settings["model"], ""))
     found = tatoeba(encode, places.data / "tatoeba", settings["languages"], settings["rows"])
     judged = similarity(encode, places.data / "stsb", settings["similarity"], settings["pairs"])
-    rows, dim = model.config.vocab_size, model.config.hidden_size
-    return {"bytes": used, "bits": 8 * used / (rows * dim), "tatoeba": found, "stsb": judged}, {}
+    return {**figures, "tatoeba": found, "stsb": judged}, {}
 
 
 @torch.no_grad()
 def replace_rows(model: Any, tokenizer: Any, method: str, size: str, report: Report) -> int:
-    """Put the rows that a way serves into a model; returns their bytes."""
+    """Put the rows that a way serves into a model, a tied head among it; returns their bytes."""
     weight = model.get_input_embeddings().weight
     if method == SOURCE:
         return weight.numel() * weight.element_size()
@@ -61,7 +65,7 @@ def replace_rows(model: Any, tokenizer: Any, method: str, size: str, report: Rep
     use = row_use(tokenizer.backend_tokenizer, len(table), report=report).numpy()
     rows, used = METHODS[method](table, parse_size(size) if size else 0, use)
 
-    special = tokenizer.all_special_ids
+    special = special_token_rows(tokenizer, weight, used)  # the rows that ours keeps whole
     rows[special] = table[special]
     weight.data = torch.from_numpy(rows)
     return used + 2 * len(special) * table.shape[1]

@@ -1,11 +1,12 @@
 """The plots beside the tables: what a choice costs in bytes and time, and what K and SAT bring."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.book import SHORT, Book
+from benchmarks.book import SHORT, Book, Record
 from benchmarks.chart import sizes
-from benchmarks.sections_compress import mean_of
+from benchmarks.sections_compress import mean_of, rise_of
 from benchmarks.tables import CODED, CODED_ALIKE, TABLES
 from benchmarks.tables_compress import OURS, SOURCE
 from benchmarks.tables_sentence import RATES
@@ -42,6 +43,7 @@ def draw(found: list[dict[str, Any]]) -> None:
         ("pareto", _pareto),
         ("stages", _stages),
         ("frontier", _frontier),
+        ("frontier_decoder", _frontier_decoder),
         ("encoders", _encoders),
     ):
         figure, axes = pyplot.subplots()
@@ -166,13 +168,34 @@ def _pareto(axes: Any, book: Book) -> bool:
 
 
 def _frontier(axes: Any, book: Book) -> bool:
-    """What a model's task makes of its table in many sizes: a line a way, those of whole bits as one."""
+    """What an encoder's task makes of its table in many sizes."""
+    drawn = _ways(axes, book.everywhere("frontier"), lambda figures: mean_of(figures["tatoeba"]))
+    axes.set(xlabel="MB of multilingual-e5-small's table", ylabel="Tatoeba, mean of 12 languages, %")
+    axes.set(ylim=(60, 93))  # a trimmed vocabulary begins below
+    return drawn
+
+
+def _frontier_decoder(axes: Any, book: Book) -> bool:
+    """What is left of a decoder's perplexity with its table in many sizes."""
+    found = book.everywhere("frontier_decoder")
+    source = next((each["figures"] for each in found if each["settings"]["method"] == SOURCE), None)
+    if source is None:
+        return False
+    drawn = _ways(axes, found, lambda figures: 1 + rise_of(source, figures) / 100)
+    axes.set(yscale="log", yticks=[1, 2, 5, 10, 20, 50], yticklabels=["1", "2", "5", "10", "20", "50"])
+    axes.set(xlabel="MB of Gemma-3-270M's table, head tied", ylabel="perplexity, times the source's (WikiText-2)")
+    axes.minorticks_off()
+    return drawn
+
+
+def _ways(axes: Any, found: list[Record], height: Callable[[Record], float]) -> bool:
+    """Draw figures of a table in many sizes: a line a way, those of whole bits as one."""
     lines: dict[str, list[tuple[float, float]]] = {}
-    for record in book.everywhere("frontier"):
+    for record in found:
         method = record["settings"]["method"]
         name = INTEGERS if method.startswith("int") else method
         figures = record["figures"]
-        lines.setdefault(name, []).append((figures["bytes"] / 1e6, mean_of(figures["tatoeba"])))
+        lines.setdefault(name, []).append((figures["bytes"] / 1e6, height(figures)))
     for name, points in lines.items():
         if name == SOURCE:
             axes.axhline(points[0][1], color="#7f8c8d", linestyle=":", label=name)
@@ -180,9 +203,7 @@ def _frontier(axes: Any, book: Book) -> bool:
             ours = name == OURS
             axes.plot(*zip(*sorted(points), strict=True), "-o", label=name, linewidth=2.5 if ours else 1.2,
                       color=OTHER_COLOURS.get(name, "#c0392b"), zorder=3 if ours else 2)  # fmt: skip
-    axes.set(xscale="log", xlabel="MB of multilingual-e5-small's table", ylabel="Tatoeba, mean of 12 languages, %")
-    axes.set(ylim=(60, 93))  # a trimmed vocabulary begins below
-    axes.set(xticks=[4, 8, 16, 32, 64, 128], xticklabels=["4", "8", "16", "32", "64", "128"])
+    axes.set(xscale="log", xticks=[4, 8, 16, 32, 64, 128], xticklabels=["4", "8", "16", "32", "64", "128"])
     axes.minorticks_off()
     axes.grid(alpha=0.25)
     if lines:

@@ -20,6 +20,7 @@ PLOTS = {
     "size": "plots/pareto.png",
     "latency": "plots/stages.png",
     "frontier": "plots/frontier.png",
+    "frontier_decoder": "plots/frontier_decoder.png",
     "sentence": "plots/encoders.png",
 }
 SECTIONS: dict[str, Callable[[Book], str]] = {name: getattr(sections, name) for name in TABLES}

@@ -6,6 +6,7 @@ from benchmarks.records import FP32, INT8, LIMIT
 from benchmarks.sections_compress import compress as compress
 from benchmarks.sections_compress import compress_speed as compress_speed
 from benchmarks.sections_compress import frontier as frontier
+from benchmarks.sections_compress import frontier_decoder as frontier_decoder
 from benchmarks.sections_lexicon import lexicon as lexicon
 from benchmarks.sections_lexicon import windows as windows
 from benchmarks.sections_scale import scale as scale

@@ -37,10 +37,7 @@ def compress_speed(book: Book) -> str:
 
 def frontier(book: Book) -> str:
     """One way a row for every size: bytes, bits a weight, and the tasks; of Tatoeba the mean and the worst loss."""
-    found = book.everywhere("frontier")
-    source = next((each["figures"] for each in found if each["settings"]["method"] == SOURCE), None)
-    order = {method: number for number, method in enumerate(TABLES["frontier"]())}
-    found = sorted(found, key=lambda each: (order[each["settings"]["method"]], each["figures"]["bytes"]))
+    found, source = _by_way_and_size(book, "frontier")
     rows = []
     for record in found:
         figures = record["figures"]
@@ -49,6 +46,43 @@ def frontier(book: Book) -> str:
         cells += [_worst(source["tatoeba"], translated) if source else "-", f"{mean_of(figures['stsb']):.1f}"]
         rows.append([record["settings"]["method"], *cells])
     return markdown(["table", "size", "bits a weight", "Tatoeba, mean", "worst language", "STS-B, English"], rows)
+
+
+def frontier_decoder(book: Book) -> str:
+    """The same for a decoder: its perplexity and how much it rises, of the languages' the mean and the worst rise."""
+    found, source = _by_way_and_size(book, "frontier_decoder")
+    rows = []
+    for record in found:
+        figures = record["figures"]
+        cells = [size_of(figures["bytes"]), f"{figures['bits']:.2f}", f"{figures['perplexity']:,.2f}"]
+        cells += [f"{rise_of(source, figures):+,.1f}%", *_in_languages(source, figures)] if source else ["-"] * 3
+        rows.append([record["settings"]["method"], *cells])
+    header = ["table", "size", "bits a weight", "perplexity", "rises by", "in 8 languages", "worst"]
+    return markdown(header, rows)
+
+
+def _by_way_and_size(book: Book, table: str) -> tuple[list[Record], Record | None]:
+    """The records of a frontier, by way and then size, and the figures of the table as it came."""
+    found = book.everywhere(table)
+    source = next((each["figures"] for each in found if each["settings"]["method"] == SOURCE), None)
+    order = {method: number for number, method in enumerate(TABLES[table]())}
+    return sorted(found, key=lambda each: (order[each["settings"]["method"]], each["figures"]["bytes"])), source
+
+
+def rise_of(before: Record, after: Record) -> float:
+    """By how many percent the perplexity is higher."""
+    return 100 * (after["perplexity"] / before["perplexity"] - 1)
+
+
+def rises_by_language(before: Record, after: Record) -> dict[str, float]:
+    """The same for each language."""
+    return {name: 100 * (after["languages"][name] / value - 1) for name, value in before["languages"].items()}
+
+
+def _in_languages(before: Record, after: Record) -> list[str]:
+    rises = rises_by_language(before, after)
+    worst = max(rises, key=lambda name: rises[name])
+    return [f"{mean_of(rises):+,.1f}%", f"{worst} {rises[worst]:+,.1f}%"]
 
 
 def mean_of(by_language: Mapping[str, float]) -> float:
@@ -65,14 +99,11 @@ def _worst(before: Mapping[str, float], after: Mapping[str, float]) -> str:
 def _tasks(figures: Record) -> list[str]:
     before, after = figures["before"], figures["after"]
     if "perplexity" in before:
-        rise = 100 * (after["perplexity"] / before["perplexity"] - 1)
+        rise = rise_of(before, after)
         found = [f"perplexity {before['perplexity']:.2f} to {after['perplexity']:.2f} ({rise:+.1f}%)"]
-        rises = {
-            name: 100 * (after["languages"][name] / value - 1) for name, value in before.get("languages", {}).items()
-        }
-        if rises:
-            worst = max(rises, key=lambda name: rises[name])
-            found.append(f"{len(rises)} languages {mean_of(rises):+.1f}% (worst: {worst} {rises[worst]:+.1f}%)")
+        if before.get("languages"):
+            mean, worst = _in_languages(before, after)
+            found.append(f"{len(before['languages'])} languages {mean} (worst: {worst})")
         return found
     found = []
     for task, name in TASKS.items():

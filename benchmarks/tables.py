@@ -6,7 +6,7 @@ from typing import Any
 
 from ade.settings import EPOCHS, PRESETS, STRONG, Architecture, DistillationSettings, ServiceSettings, TeachingSettings
 from benchmarks.records import Run
-from benchmarks.tables_compress import compress, compress_speed, frontier
+from benchmarks.tables_compress import compress, compress_speed, frontier, frontier_decoder
 from benchmarks.tables_sentence import multilingual, sentence
 
 Grid = dict[str, dict[str, list[Run]]]  # row, column, the runs whose mean stands there
@@ -388,8 +388,8 @@ TABLES: dict[str, Callable[[], Grid]] = {
     table.__name__: table
     for table in (
         demo, classification, accuracy, few, ablation, context, explain, windows, sat, anchors, attend, gpe,
-        compression, size, packed, compress, compress_speed, frontier, sentence, multilingual, parameters, latency,
-        costs, lexicon, throughput, service, growth, lookup, install, scale,
+        compression, size, packed, compress, compress_speed, frontier, frontier_decoder, sentence, multilingual,
+        parameters, latency, costs, lexicon, throughput, service, growth, lookup, install, scale,
     )
 }  # fmt: skip
 

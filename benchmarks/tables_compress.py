@@ -123,6 +123,25 @@ def frontier() -> dict[str, dict[str, list[Run]]]:
     }
 
 
+def frontier_decoder() -> dict[str, dict[str, list[Run]]]:
+    """The table of Gemma-3-270M, its head tied, in many sizes, and what is left of its perplexity."""
+    sizes: dict[str, tuple[str, ...]] = {
+        SOURCE: ("",),
+        OURS: ("31MB", "64MB", "16MB", "47MB", "94MB"),
+        "int4": ("",),
+        "int3": ("",),
+        "int2": ("",),
+        "int8": ("",),
+        "PQ (faiss)": ("22MB", "43MB"),
+        "trimmed vocabulary": ("31MB", "94MB"),
+        "RQ (faiss)": ("24MB",),
+    }
+    return {
+        method: {size: [decoder_frontier_run("gemma3-270m", method, size)] for size in asked}
+        for method, asked in sizes.items()
+    }
+
+
 def frontier_run(model: str, method: str, size: str, **changes: Any) -> Run:
     """One way to keep a model's table in so many bytes; with no size, in those that it takes."""
     settings = {
@@ -130,3 +149,12 @@ def frontier_run(model: str, method: str, size: str, **changes: Any) -> Run:
         "rows": 200, "similarity": ["en"], "pairs": 500, **changes,
     }  # fmt: skip
     return Run("frontier", "frontier", settings)
+
+
+def decoder_frontier_run(model: str, method: str, size: str, **changes: Any) -> Run:
+    """The same for a decoder."""
+    settings = {
+        "revision": REVISION, "model": model, "method": method, "size": size, "languages": list(TATOEBA[:8]),
+        "rows": 25, "tokens": 5_000, **changes,
+    }  # fmt: skip
+    return Run("frontier_decoder", "frontier", settings)

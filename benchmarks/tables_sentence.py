@@ -29,7 +29,6 @@ MULTILINGUAL: dict[str, dict[str, Any]] = {
 LEARNED_WRITTEN = ("ADE, one layer, 16 MB", "ADE, two layers, 16 MB")
 TRANSLATED, ALL_LINES = "translations, too", 1_000_000  # lines: more than there are
 LARGE_BATCH = {"batch_size": 1024, "learning_rate": 0.006}  # chosen for all texts and translations, on dev rows
-SOME_TRANSLATED, SOME_LINES, SOME_OF_EACH = "600,000 texts, translations told", 150_000, 12_000  # for two cores
 TOLD, UNTOLD = "60,000 texts, translations told", "60,000 texts"  # the same texts; few, so that two cores suffice
 FEW_LINES, FEW_TEXTS = 25_000, 500  # lines of two texts; texts of each kind and language
 WRITTEN, WITH_WRITTEN = "written texts, too", 30_000  # by a decoder; texts of each kind and language then
@@ -59,9 +58,6 @@ def multilingual() -> dict[str, dict[str, list[Run]]]:
     for name, chosen in MULTILINGUAL.items():
         lines = {"translations": ALL_LINES, "revision": SPACE_REVISION}
         found[name][TRANSLATED] = [multilingual_run(0, lines, **chosen, **LARGE_BATCH)]
-    name, lines = "ADE, one layer, 24 MB", {"translations": SOME_LINES, "revision": SPACE_REVISION}
-    chosen = {"size": "24MB", "epochs": 6.0, "batch_size": 512, "learning_rate": 0.004}
-    found[name][SOME_TRANSLATED] = [multilingual_run(SOME_OF_EACH, lines, **chosen)]
     one = next(iter(MULTILINGUAL))
     for column, told in ((UNTOLD, False), (TOLD, True)):
         lines = {"translations": FEW_LINES, "told": told, "revision": SPACE_REVISION}

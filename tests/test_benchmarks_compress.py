@@ -19,7 +19,15 @@ from benchmarks.compress import CHOSEN_ON, encoder_of, perplexity, similarity, t
 from benchmarks.frontier import METHODS, in_groups, trimmed
 from benchmarks.records import Run
 from benchmarks.reproduce import reproduce
-from benchmarks.tables_compress import ONNX, OURS, SOURCE, compress_run, frontier_run, speed_run
+from benchmarks.tables_compress import (
+    ONNX,
+    OURS,
+    SOURCE,
+    compress_run,
+    decoder_frontier_run,
+    frontier_run,
+    speed_run,
+)
 from tests.compression.test_compress import decoder, encoder, texts  # noqa: F401
 
 
@@ -134,6 +142,25 @@ def test_a_frontier_is_recorded_and_reported(places, tmp_path, few_words):
     table = sections.frontier(book)
     assert table.count("\n") == 5
     assert "| as it came | 0.1 MB | 32.00 | 100.0 | - |" in table
+
+
+def test_a_frontier_of_a_decoder_has_its_perplexities(places, tmp_path, few_words):
+    wanted = {SOURCE: "", OURS: "22kB", "int8": "", "trimmed vocabulary": "6kB"}
+    changes = {"languages": ["fin"], "rows": 20, "tokens": 300}
+    runs = [decoder_frontier_run("decoder", method, size, **changes) for method, size in wanted.items()]
+    assert reproduce(runs, places, tmp_path / "results") == []
+    source, ours, fine, few = (record["figures"] for record in records.load(tmp_path / "results"))
+    assert few["bytes"] < fine["bytes"] < source["bytes"]
+    assert ours["bytes"] <= 22_000
+    coarse, changed = (abs(each["perplexity"] / source["perplexity"] - 1) for each in (few, fine))
+    assert changed < coarse  # of untrained layers either may be lower than the source's
+    assert fine["languages"]["fin"] == pytest.approx(source["languages"]["fin"], rel=1e-2)
+
+    book = Book(records.load(tmp_path / "results"))
+    book.everywhere = lambda name: book.all  # type: ignore[method-assign]
+    table = sections.frontier_decoder(book)
+    assert table.count("\n") == 5
+    assert "| +0.0% | +0.0% | fin +0.0% |" in table
 
 
 def test_an_exported_encoder_is_measured_beside_the_original(places, tmp_path, encoder, few_words):  # noqa: F811

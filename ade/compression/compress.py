@@ -185,7 +185,7 @@ class _Job:
         scored = is_decoder(model) and (name == tables.head or (tables.tied and self.settings.head != "input"))
         states = output_states(body_of(model), self._some_ids(tokenizer, OUTPUT_TEXTS)) if scored else None
         metric = states.T @ states if states is not None else self._input_metric(model, tokenizer, name)
-        special = _special_rows(tokenizer, weight, WHOLE * size)
+        special = special_token_rows(tokenizer, weight, size)
         settings = CoderSettings(size, self.settings.seed, **(DECODER if is_decoder(model) else ENCODER))
         packed = encode_table(weight.cpu(), use, special, settings, metric, self.report)
         if states is not None:
@@ -221,11 +221,11 @@ def alike(files: Sequence[Sequence[Item]]) -> list[Item]:
     return [item for some in files if some for item in islice(cycle(some), longest)]
 
 
-def _special_rows(tokenizer: Any, weight: Tensor, most: float) -> list[int]:
-    """Return the rows of special tokens, those with a role first, then others while there are bytes for them."""
+def special_token_rows(tokenizer: Any, weight: Tensor, size: int) -> list[int]:
+    """Return the rows of special tokens: those with a role, then others while a small share of `size` bytes is left."""
     added = [number for number, token in sorted(tokenizer.added_tokens_decoder.items()) if token.special]
     rows = [number for number in dict.fromkeys([*tokenizer.all_special_ids, *added]) if number < len(weight)]
-    fitting = int(most / (weight.shape[1] * weight.element_size()))
+    fitting = int(WHOLE * size / (weight.shape[1] * weight.element_size()))
     return rows[: max(fitting, len(tokenizer.all_special_ids))]
 
 
