@@ -112,6 +112,23 @@ def in_bits(bits: int) -> Callable[[np.ndarray, int, np.ndarray], Served]:
     return lambda table, size, use: (in_groups(table, bits), _group_bytes(len(table), table.shape[1], bits))
 
 
+def with_offsets(bits: int) -> Callable[[np.ndarray, int, np.ndarray], Served]:
+    """All rows in so many bits a number: levels from the least to the largest of a group, kept as offset and scale."""
+
+    def served(table: np.ndarray, size: int, use: np.ndarray) -> Served:
+        rows, most = np.empty_like(table), 2**bits - 1
+        for start in range(0, len(table), 16_384):
+            part = table[start : start + 16_384]
+            groups = part.reshape(-1, GROUP)
+            least = groups.min(1, keepdims=True).astype(np.float16).astype(np.float32)
+            scale = ((groups.max(1, keepdims=True) - least) / most).astype(np.float16).astype(np.float32).clip(1e-7)
+            levels = np.round((groups - least) / scale).clip(0, most)
+            rows[start : start + 16_384] = (levels * scale + least).reshape(part.shape)
+        return rows, _group_bytes(len(table), table.shape[1], bits) + 2 * table.size // GROUP
+
+    return served
+
+
 def in_groups(table: np.ndarray, bits: int) -> np.ndarray:
     """Round to the nearest of 2 ** bits levels around zero; the scale of a group is that of least squared error."""
     found = np.empty_like(table)
@@ -140,6 +157,9 @@ METHODS: dict[str, Callable[[np.ndarray, int, np.ndarray], Served]] = {
     "int4": in_bits(4),
     "int3": in_bits(3),
     "int2": in_bits(2),
+    "int4, offsets": with_offsets(4),
+    "int3, offsets": with_offsets(3),
+    "int2, offsets": with_offsets(2),
     "PQ (faiss)": product_quantizer,
     "RQ (faiss)": residual_quantizer,
     "trimmed vocabulary": trimmed,

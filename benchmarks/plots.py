@@ -12,9 +12,10 @@ from benchmarks.tables_compress import OURS, SOURCE
 from benchmarks.tables_sentence import RATES
 
 LEFT = ("ADE, 1.5 MB", "NB-SVM, tuned", "model2vec")  # names to the left of their points: another point is to the right
-INTEGERS = "int2, int3, int4, int8"  # one line of the frontier
+INTEGERS, OFFSETS = "int2, int3, int4, int8", "int2, int3, int4, with offsets"  # a line each of the frontier
 OTHER_COLOURS = {
     INTEGERS: "#2980b9",
+    OFFSETS: "#16a085",
     "PQ (faiss)": "#e67e22",
     "RQ (faiss)": "#27ae60",
     "trimmed vocabulary": "#8e44ad",
@@ -193,7 +194,9 @@ def _ways(axes: Any, found: list[Record], height: Callable[[Record], float]) -> 
     lines: dict[str, list[tuple[float, float]]] = {}
     for record in found:
         method = record["settings"]["method"]
-        name = INTEGERS if method.startswith("int") else method
+        name = method
+        if method.startswith("int"):
+            name = OFFSETS if method.endswith("offsets") else INTEGERS
         figures = record["figures"]
         lines.setdefault(name, []).append((figures["bytes"] / 1e6, height(figures)))
     for name, points in lines.items():

@@ -6,6 +6,7 @@ from benchmarks.book import Book, Record
 from benchmarks.claims import Check, Claim, MissingError, records, says
 from benchmarks.tables_sentence import (
     ALL_TEXTS,
+    LANGUAGES,
     MULTILINGUAL,
     ONE,
     RATES,
@@ -13,7 +14,9 @@ from benchmarks.tables_sentence import (
     SOME,
     SOME_TEXTS,
     STATIC,
+    TOLD,
     TWO,
+    UNTOLD,
     WRITTEN,
 )
 
@@ -106,6 +109,12 @@ def only(book: Book, name: str, texts: str = "") -> Record:
     return records(book, ("multilingual", name, texts))[-1]
 
 
+def gains_of_telling(book: Book) -> list[float]:
+    """What an encoder has more, in points, of translations by language, if it is told which texts mean the same."""
+    told, untold = (only(book, MULTI_ONE, texts)["figures"]["encoder"]["tatoeba"] for texts in (TOLD, UNTOLD))
+    return [told[language] - untold[language] for language in told]
+
+
 def share_of_teacher(book: Book, name: str, texts: str = "") -> float:
     """The share of its teacher's translations that an encoder of many languages finds, by their means."""
     record = only(book, name, texts)
@@ -114,6 +123,11 @@ def share_of_teacher(book: Book, name: str, texts: str = "") -> float:
 
 def _texts(book: Book, name: str, texts: str = "") -> int:
     count: int = only(book, name, texts)["data"]["texts"]
+    return count
+
+
+def _different(book: Book, texts: str) -> int:
+    count: int = only(book, MULTI_ONE, texts)["data"]["different"]
     return count
 
 
@@ -198,6 +212,17 @@ READINGS: dict[str, list[Claim]] = {
             lambda book: 0.7 < _texts(book, MULTI_ONE, WRITTEN) / _texts(book, MULTI_ONE) < 0.8,
             lambda book: abs(share_of_teacher(book, MULTI_ONE, WRITTEN) - share_of_teacher(book, MULTI_ONE)) < 0.01,
             lambda book: 0.01 < share_of_teacher(book, MULTI_TWO) - share_of_teacher(book, MULTI_TWO, WRITTEN) < 0.02,
+        ),
+        says(
+            "Where an encoder is told which texts are translations of each other (`translated_texts.py`), it finds ten points "
+            "more of them in the mean, and more in each language, than from the same texts in the same order untold, in as "
+            "many epochs; on STS-B it has a point or two more. These two encoders learned from a twentieth of the texts, on "
+            "two cores, so they are behind those above; what telling brings with all texts has not been measured.",
+            lambda book: 9 < sum(gains_of_telling(book)) / len(LANGUAGES) < 11,
+            lambda book: min(gains_of_telling(book)) > 0,
+            lambda book: 1 < similar(only(book, MULTI_ONE, TOLD)) - similar(only(book, MULTI_ONE, UNTOLD)) < 2,
+            lambda book: _different(book, TOLD) == _different(book, UNTOLD),
+            lambda book: 0.04 < _texts(book, MULTI_ONE, UNTOLD) / _texts(book, MULTI_ONE) < 0.06,
         ),
     ],
 }

@@ -106,6 +106,18 @@ def test_rounding_in_groups_has_as_many_levels_as_bits_allow_and_errs_less_with_
     assert len(np.unique(group)) <= 4
 
 
+def test_levels_with_offsets_reach_from_the_least_to_the_largest_and_cost_an_offset_more():
+    table = np.random.default_rng(0).normal(3, size=(50, 64)).astype(np.float32)
+    found = [METHODS[f"int{bits}, offsets"](table, 0, np.ones(50)) for bits in (2, 3, 4)]
+    errors = [np.square(rows - table).mean() for rows, _ in found]
+    assert all(before > 3 * after for before, after in pairwise(errors))
+    assert errors[0] < np.square(in_groups(table, 2) - table).mean()  # whose levels lie around zero
+    rows, used = found[0]
+    assert used == 50 * (64 // 4 + 2 * (2 + 2))
+    assert len(np.unique(rows[0, :32])) <= 4
+    np.testing.assert_allclose(rows[0, :32].max(), table[0, :32].max(), rtol=2e-3)
+
+
 def test_trimming_keeps_the_rows_that_are_used():
     table = np.random.default_rng(0).normal(size=(500, 64)).astype(np.float32)
     use = np.arange(500.0)
