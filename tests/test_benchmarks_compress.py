@@ -172,7 +172,7 @@ def test_a_frontier_of_a_decoder_has_its_perplexities(places, tmp_path, few_word
     book.everywhere = lambda name: book.all  # type: ignore[method-assign]
     table = sections.frontier_decoder(book)
     assert table.count("\n") == 5
-    assert "| +0.0% | +0.0% | fin +0.0% |" in table
+    assert "| 1.00x | 1.00x | fin 1.00x |" in table
 
 
 def test_an_exported_encoder_is_measured_beside_the_original(places, tmp_path, encoder, few_words):  # noqa: F811

@@ -57,6 +57,8 @@ def compress(
 
 
 def _print(to: Console, out: Path, result: "CompressionReport") -> None:
+    from ade.compression.report import MADE_UP, ROUGH
+
     sizes = display.plain_table(str(out), "before", "after", "")
     for name, pair in (("table", result.table), ("weights", result.weights), ("folder", result.folder)):
         before, after = pair["before"], pair["after"]
@@ -65,9 +67,11 @@ def _print(to: Console, out: Path, result: "CompressionReport") -> None:
     if not result.loss:
         return
 
-    losses = display.plain_table("held-back text", f"{result.measure}, %")
+    losses = display.plain_table(result.measured_on, f"{result.measure}, %")
     for name, loss in result.loss.items():
         losses.add_row(name, f"{loss:.2f}")
     if len(result.loss) > 1:
         losses.add_row("mean", f"{result.mean_loss:.2f}")
     to.print(losses)
+    if result.measured_on == MADE_UP:
+        to.print(f"{ROUGH} '--corpus FILE' measures on yours.", style="dim")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ade.compression.coded_table import ARRAYS, SHAPE, CodedTable
 from ade.compression.coder import CoderSettings, encode_table
-from ade.compression.report import CompressionReport
+from ade.compression.report import TABLE, CompressionReport
 from ade.compression.table import PackedTable
 from ade.compression.use import use_of_files
 from ade.files import new_folder
@@ -54,7 +54,7 @@ def compress_table(
         sizes = {"before": table.numel() * table.element_size(), "after": (draft / ARRAYS).stat().st_size}
         folder = {"before": sizes["before"], "after": sum(file.stat().st_size for file in draft.iterdir())}
         lost = {"rows, by use": 100 * _neighbours_lost(table, packed, use, settings.seed)}
-        return CompressionReport(str(source), sizes, sizes, folder, f"of {NEIGHBOURS} neighbours lost", lost)
+        return CompressionReport(str(source), sizes, sizes, folder, f"of {NEIGHBOURS} neighbours lost", lost, TABLE)
 
 
 def load_table(folder: str | Path) -> tuple[PackedTable, Tokenizer]:

@@ -22,6 +22,8 @@ from ade.compression.own_text import NAME, own_texts
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables
 from ade.compression.report import (
+    HELD_BACK,
+    MADE_UP,
     SAMPLED,
     TEXTS,
     CompressionReport,
@@ -43,7 +45,7 @@ from ade.packing.whole_folder import evenly
 from ade.progress import Report, silent
 from ade.settings import CompressionSettings, parse_percent
 
-HELD_BACK = 20  # every so many texts of a corpus one is held back, up to TEXTS
+EVERY = 20  # so many texts of a corpus one is held back, up to TEXTS
 MOST = 200_000  # texts of a file that are read
 GROWTH = 1.25  # bytes are multiplied by this until the loss is small enough
 MARKERS = ("config.json", "compression.json")
@@ -65,7 +67,7 @@ class Corpus:
         """Add the texts of a file; some are held back."""
         counted, kept = (part.setdefault(name, []) for part in (self.counted, self.held_back))
         for number, text in enumerate(texts):
-            (kept if number % HELD_BACK == 0 and len(kept) < TEXTS else counted).append(text)
+            (kept if number % EVERY == 0 and len(kept) < TEXTS else counted).append(text)
 
     @property
     def texts(self) -> list[str]:
@@ -106,9 +108,8 @@ def compress(
         model, table, found = job.run()
         save_compressed(model, folder, draft)
         sizes = [{"before": _bytes(folder, kind), "after": _bytes(draft, kind)} for kind in ("*.safetensors", "*")]
-        result = CompressionReport(
-            str(source), table, sizes[0], sizes[1], measure_of(model), found, {"settings": asdict(settings)}
-        )
+        measured_on, about = HELD_BACK if texts.held_back else MADE_UP, {"settings": asdict(settings)}
+        result = CompressionReport(str(source), table, sizes[0], sizes[1], measure_of(model), found, measured_on, about)
         (draft / "compression.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", "utf8")
         card = draft / "README.md"
         card.write_text((card.read_text("utf8") if card.exists() else "") + result.card(), "utf8")

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 import ade
 from ade.cli.main import app
 from ade.compression import compress as compress_module
-from ade.compression.report import CompressionReport, losses, outputs_of, token_ids
+from ade.compression.report import ROUGH, CompressionReport, losses, outputs_of, token_ids
 from ade.compression.source import is_decoder, load_model
 from ade.errors import InputError
+from tests.compression.test_use import needs_lists
 
 WORDS = [f"word{number}" for number in range(400)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -216,6 +217,20 @@ def test_the_command_prints_bytes_and_losses(encoder, corpus, tmp_path):
     assert isinstance(again.exception, InputError)
     as_json = CliRunner().invoke(app, [*words, "--overwrite", "--json"])
     assert json.loads(as_json.stdout.strip().splitlines()[-1])["table"]["after"] <= 30_000
+
+
+@needs_lists
+def test_a_loss_on_made_up_text_is_called_so(encoder, corpus, tmp_path):
+    words = ["compress", str(encoder), "--out", str(tmp_path / "packed"), "--size", "30kB", "--overwrite"]
+    made_up = CliRunner().invoke(app, [*words, "--languages", "de,en"])
+    assert made_up.exit_code == 0, made_up.output
+    assert "made-up text" in made_up.stdout
+    assert "--corpus FILE" in " ".join(made_up.stdout.split())
+    assert f"\n{ROUGH}\n" in (tmp_path / "packed" / "README.md").read_text("utf8")
+
+    real = CliRunner().invoke(app, [*words, "--corpus", str(corpus)])
+    assert "held-back text" in real.stdout
+    assert "made-up" not in real.stdout + (tmp_path / "packed" / "README.md").read_text("utf8")
 
 
 def test_a_decoder_reads_its_start_token_first(decoder, encoder):

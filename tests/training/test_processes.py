@@ -121,8 +121,12 @@ def test_two_processes_train_the_model_of_one(ade, runs, topic_folder, tmp_path)
 
     one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "one", runs / "two"))
     for name, tensor in one.items():
-        if name != "pooler.bias":  # shifts every score alike: its gradient is rounding alone
-            torch.testing.assert_close(tensor.double(), two[name].double(), rtol=1e-2, atol=1e-3)
+        kept = slice(None)
+        if name == "pooler.bias":  # shifts every score alike: its gradient is rounding alone
+            continue
+        if name == "ade.sat.projection.bias":  # so does that of the keys, the middle third
+            kept = torch.arange(len(tensor)) // (len(tensor) // 3) != 1
+        torch.testing.assert_close(tensor[kept].double(), two[name][kept].double(), rtol=1e-2, atol=1e-3)
     assert any(not torch.equal(tensor, two[name]) for name, tensor in one.items())  # really summed in another order
 
 
