@@ -28,7 +28,7 @@ MULTILINGUAL: dict[str, dict[str, Any]] = {
 }
 LEARNED_WRITTEN = ("ADE, one layer, 16 MB", "ADE, two layers, 16 MB")
 TRANSLATED, ALL_LINES = "translations, too", 1_000_000  # lines: more than there are
-LARGE_BATCH = {"batch_size": 1024, "learning_rate": 0.006}  # chosen for all texts and translations, on dev rows
+LARGE_BATCH = {"batch_size": 1024, "learning_rate": 0.006}  # so many texts keep a GPU busy only in large batches
 TOLD, UNTOLD = "60,000 texts, translations told", "60,000 texts"  # the same texts; few, so that two cores suffice
 FEW_LINES, FEW_TEXTS = 25_000, 500  # lines of two texts; texts of each kind and language
 WRITTEN, WITH_WRITTEN = "written texts, too", 30_000  # by a decoder; texts of each kind and language then
