@@ -13,6 +13,6 @@ RUN useradd --system --uid 10001 ade
 USER 10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-HEALTHCHECK CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health/live', timeout=5)"]
+HEALTHCHECK CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=5)"]
 ENTRYPOINT ["ade", "serve", "--host", "0.0.0.0", "--port", "8000"]
 CMD ["/model"]

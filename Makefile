@@ -6,7 +6,7 @@ RUNNING := .venv/.running
 STAMP := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup run test test-oldest test-oldest-torch release-check audit bench-quick report docs clean
+.PHONY: setup run map test test-oldest test-oldest-torch release-check audit bench-quick report docs clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,10 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
+# The map of the files in CONTRIBUTING.md, from the first lines of the files.
+map: $(STAMP)
+	$(BIN)/python -m tests.test_architecture
+
 # The oldest supported releases (.ci/oldest.py) of what training needs, laid over this environment: all but torch, whose old builds
 # for CPUs few indexes have. tests/test_install.py takes those of what prediction needs, where .ci/run says so.
 OLDEST := build/oldest
@@ -41,7 +45,7 @@ $(OLDEST): $(STAMP) .ci/oldest.py
 	touch $@
 
 OLDEST_TESTS := tests/integrations/test_hugging_face.py tests/test_model.py tests/test_tagger.py \
-    tests/training/test_problems.py tests/compression/test_quantizer.py tests/compression/test_folder.py
+    tests/training/test_problems.py tests/compression/test_quantizer.py tests/compression/test_checkpoint.py
 test-oldest: $(OLDEST)
 	PYTHONPATH=$(OLDEST) $(BIN)/pytest -n 2 --dist loadfile $(OLDEST_TESTS)
 
@@ -69,11 +73,11 @@ audit: $(RELEASE)
 
 # The whole benchmark harness on a few hundred rows (folders as in `python -m benchmarks reproduce --help`).
 DATA ?= ../shared/data
-TEACHERS ?= teachers
+MODELS ?= teachers
 bench-quick: $(STAMP)
-	$(BIN)/python -m benchmarks reproduce --quick --data-dir $(DATA) --teachers-dir $(TEACHERS) --device cpu
+	$(BIN)/python -m benchmarks reproduce --quick --data-dir $(DATA) --models-dir $(MODELS) --device cpu
 
-# Tables and plots from benchmarks/results; every sentence under a table is checked against the records.
+# Tables and plots from benchmarks/results.
 report: $(STAMP)
 	$(INSTALL) -e '.[bench]'
 	$(BIN)/python -m benchmarks report

@@ -16,32 +16,37 @@ from typing import TYPE_CHECKING, Any
 from ade.errors import missing_package
 
 if TYPE_CHECKING:
-    from ade.classifier import Classifier, Tagger
-    from ade.codebook import Codebook
+    from ade.classifier import Classifier
+    from ade.codebook import Codebook, CodedTable
     from ade.compression.compress import compress
     from ade.compression.report import CompressionReport
-    from ade.configuration import AdeConfig
-    from ade.data.conll import TaggedDataset, load_tagged
+    from ade.configuration import Config
     from ade.data.dataset import Dataset
-    from ade.data.loading import load_dataset
+    from ade.data.sources import load_dataset, load_tagged
+    from ade.data.tags import TaggedDataset
     from ade.distillation import distill
-    from ade.embedding import AnchorEmbedding
     from ade.encoder import Encoder
+    from ade.encoders.distil import distill_encoder
+    from ade.encoders.teacher import SentenceTeacher
     from ade.errors import InputError
     from ade.evaluation import Evaluation, evaluate, evaluate_tagger
     from ade.explanation import Explanation
+    from ade.folder import Saved
+    from ade.huggingface_config import AdeConfig
     from ade.inspector.reading import Inspector
     from ade.inspector.words import inspect_words
-    from ade.integrations.onnx_export import export
+    from ade.integrations.onnx import export
     from ade.integrations.scikit_learn import AdeClassifier as AdeClassifier
     from ade.integrations.scikit_learn import AdeEncoder as AdeEncoder
     from ade.integrations.scikit_learn import AdeRegressor as AdeRegressor
     from ade.integrations.sentence_transformers import AdeModule as AdeModule
-    from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
-    from ade.runtime.load import load
-    from ade.runtime.runtime import Runtime
-    from ade.sentence_encoder import SentenceEncoder
-    from ade.sentence_model import AdeForSentenceEmbedding
+    from ade.loading import load
+    from ade.model import (
+        AdeForSentenceEmbedding,
+        AdeForSequenceClassification,
+        AdeForTokenClassification,
+        AdeModel,
+    )
     from ade.settings import (
         PAPER,
         STRONG,
@@ -49,14 +54,12 @@ if TYPE_CHECKING:
         CompressionSettings,
         DistillationSettings,
         EncoderSettings,
-        TeachingSettings,
         TrainingSettings,
     )
-    from ade.teachers import Teacher, contextual_teacher, load_teacher
-    from ade.training.distill_encoder import distill_encoder
-    from ade.training.schedule import held_back
-    from ade.training.sentence_teacher import SentenceTeacher
-    from ade.training.soft_targets import LabelTeacher, taught
+    from ade.tagger import Tagger
+    from ade.teachers import Teacher, load_teacher
+    from ade.training.schedule import validation_split
+    from ade.training.soft_targets import LabelTeacher, with_soft_targets
     from ade.training.train import train
 
 __version__ = "0.1.0"
@@ -70,36 +73,34 @@ _MODULES = {  # module -> its public names
         "CompressionSettings",
         "DistillationSettings",
         "EncoderSettings",
-        "TeachingSettings",
         "TrainingSettings",
     ),
     "data.dataset": ("Dataset",),
-    "data.loading": ("load_dataset",),
-    "data.conll": ("TaggedDataset", "load_tagged"),
-    "teachers": ("Teacher", "contextual_teacher", "load_teacher"),
-    "codebook": ("Codebook",),
+    "data.sources": ("load_dataset", "load_tagged"),
+    "data.tags": ("TaggedDataset",),
+    "teachers": ("Teacher", "load_teacher"),
+    "codebook": ("Codebook", "CodedTable"),
+    "folder": ("Saved",),
     "distillation": ("distill",),
-    "embedding": ("AnchorEmbedding",),
-    "configuration": ("AdeConfig",),
-    "model": ("AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
-    "sentence_model": ("AdeForSentenceEmbedding",),
+    "configuration": ("Config",),
+    "huggingface_config": ("AdeConfig",),
+    "model": ("AdeForSentenceEmbedding", "AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
     "explanation": ("Explanation",),
     "encoder": ("Encoder",),
-    "sentence_encoder": ("SentenceEncoder",),
-    "classifier": ("Classifier", "Tagger"),
+    "classifier": ("Classifier",),
+    "tagger": ("Tagger",),
     "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
     "training.train": ("train",),
-    "training.schedule": ("held_back",),
-    "training.sentence_teacher": ("SentenceTeacher",),
-    "training.distill_encoder": ("distill_encoder",),
-    "training.soft_targets": ("LabelTeacher", "taught"),
+    "training.schedule": ("validation_split",),
+    "encoders.teacher": ("SentenceTeacher",),
+    "encoders.distil": ("distill_encoder",),
+    "training.soft_targets": ("LabelTeacher", "with_soft_targets"),
     "compression.compress": ("compress",),
     "compression.report": ("CompressionReport",),
-    "runtime.runtime": ("Runtime",),
-    "runtime.load": ("load",),
+    "loading": ("load",),
     "inspector.words": ("inspect_words",),
     "inspector.reading": ("Inspector",),
-    "integrations.onnx_export": ("export",),
+    "integrations.onnx": ("export",),
     "integrations.scikit_learn": (
         "AdeClassifier",
         "AdeEncoder",
@@ -109,13 +110,13 @@ _MODULES = {  # module -> its public names
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the pipeline
-    "Teacher", "load_teacher", "contextual_teacher", "Dataset", "load_dataset", "Codebook", "DistillationSettings",
-    "distill", "AnchorEmbedding", "InputError", "AdeConfig", "AdeForSequenceClassification",
-    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "Runtime", "load", "Explanation",
-    "AdeForSentenceEmbedding", "Encoder", "SentenceEncoder", "SentenceTeacher", "EncoderSettings", "distill_encoder",
-    "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "TeachingSettings", "LabelTeacher", "held_back",
-    "taught", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger", "inspect_words", "Inspector",
-    "export", "compress", "CompressionSettings", "CompressionReport",
+    "Teacher", "load_teacher", "Dataset", "load_dataset", "Saved", "Config", "Codebook", "CodedTable",
+    "DistillationSettings", "distill", "InputError", "AdeConfig", "AdeForSequenceClassification",
+    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "load", "Explanation",
+    "AdeForSentenceEmbedding", "Encoder", "SentenceTeacher", "EncoderSettings", "distill_encoder",
+    "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "LabelTeacher",
+    "validation_split", "with_soft_targets", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger",
+    "inspect_words", "Inspector", "export", "compress", "CompressionSettings", "CompressionReport",
 ]  # fmt: skip
 
 
@@ -165,7 +166,7 @@ class _ImportAfter(MetaPathFinder, Loader):
 
 
 for _awaited, _ours in (
-    ("transformers.models.auto.configuration_auto", "ade.configuration"),
+    ("transformers.models.auto.configuration_auto", "ade.huggingface_config"),
     ("transformers.models.auto.tokenization_auto", "ade.tokenizer"),
     ("transformers.models.auto.modeling_auto", "ade.model"),
     ("transformers.quantizers.auto", "ade.compression.quantizer"),

@@ -1,88 +1,74 @@
-"""The codebook: shared anchors and, for each token, a few (index, weight) pairs (Vocabulary Projection).
+"""The table of a model in numpy: a codebook, or a coded table. Token ids become rows; nothing else asks for the kind.
 
-The pairs of all tokens are stored one after the other, so tokens may have any number of pairs, at least one. Anchors
-of a distilled codebook have norm one, and so have the composed rows, up to the error of their approximation.
+A codebook is shared anchors and, for each token, a few (index, weight) pairs (the paper's Vocabulary Projection). The
+pairs of all tokens are stored one after the other, so tokens may have any number of pairs, at least one. Anchors of a
+distilled codebook have norm one, and so have the composed rows, up to the error of their approximation.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from itertools import pairwise
+from math import prod
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional as F
 
-from ade.data.tokenizer_file import read_tokenizer, write_tokenizer
 from ade.errors import InputError
-from ade.files import new_folder
-from ade.packing.format import Packing, Shape, all_anchors, check, check_finite, lookup, pack
+from ade.packing.format import PackedSizes, Packing, Pairs, check_arrays, check_finite, pack, unpack
 
-MARKER = "codebook.json"
-TENSORS = "codebook.safetensors"
-BLOCK = 8192  # tokens composed or unpacked at a time
+BLOCK = 4096  # rows composed at once
+NO_PAIRS = "the table of this model is coded: it has no anchors, and its tokens no weights"
+ITEMSIZE = {"uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+ENTRIES = 256  # of a book: an index is a byte
+WHOLE = 15  # the depth of an exact row
+Stored = tuple[dict[str, Any], dict[str, np.ndarray]]  # sizes, ready for JSON, and arrays by name
+
+
+class Table(Protocol):
+    """What a model has its tokens' rows from."""
+
+    @property
+    def vocabulary(self) -> int:
+        """N, the number of tokens."""
+
+    @property
+    def dim(self) -> int:
+        """d, the width of a row."""
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """Return the rows of tokens (n,): (n, d) float32."""
+
+    def stored(self) -> Stored:
+        """Return sizes and arrays as they are stored; `read_table` is the inverse."""
 
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
     """Anchors A, and for token i the pairs (I_i, beta_i) with k_i = counts[i] >= 1."""
 
-    anchors: Tensor  # (K, d) float32
-    indices: Tensor  # (P,) int16 or int32: which anchor
-    weights: Tensor  # (P,) float32: how much of it
-    counts: Tensor  # (N,) uint8 or int32: k_i
-    tokenizer: Tokenizer
-    about: Mapping[str, Any] = field(default_factory=dict)  # its teacher, settings and how close it is to the teacher
+    anchors: np.ndarray  # (K, d) float32
+    indices: np.ndarray  # (P,) int32: which anchor
+    weights: np.ndarray  # (P,) float32: how much of it
+    counts: np.ndarray  # (N,) int32: k_i
     packing: Packing | None = None  # in how many bits it is stored; None for full precision
 
     def __post_init__(self) -> None:
-        if self.counts.numel() == 0 or int(self.counts.min()) < 1:
+        for name, kind in (("anchors", "float32"), ("indices", "int32"), ("weights", "float32"), ("counts", "int32")):
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), kind))
+        if len(self.counts) == 0 or self.counts.min() < 1:
             raise InputError("every token needs at least one pair")
-        pairs = int(self.counts.sum(dtype=torch.int64))
+        pairs = int(self.counts.sum(dtype=np.int64))
         if not len(self.indices) == len(self.weights) == pairs:
             raise InputError(f"{len(self.indices)} indices, {len(self.weights)} weights, the counts add up to {pairs}")
-        if int(self.indices.min()) < 0 or int(self.indices.max()) >= len(self.anchors):
+        if self.indices.min() < 0 or self.indices.max() >= len(self.anchors):
             raise InputError(f"an index lies outside the {len(self.anchors)} anchors")
-        check_finite({name: getattr(self, name).numpy() for name in ("anchors", "weights")})
+        for name in ("anchors", "weights"):
+            check_finite(name, getattr(self, name))
 
     def __repr__(self) -> str:
         pairs = len(self.indices) / self.vocabulary
         return f"Codebook({self.vocabulary:,} tokens, {len(self.anchors):,} anchors, {pairs:.1f} pairs, d={self.dim})"
-
-    @classmethod
-    def from_pairs(
-        cls,
-        anchors: Tensor,
-        indices: Tensor,
-        weights: Tensor,
-        counts: Tensor,
-        tokenizer: Tokenizer,
-        packing: Packing | None = None,
-        **about: Any,
-    ) -> "Codebook":
-        """Make a codebook from pairs of any integer type, stored in the smallest type that fits.
-
-        Token i has the `counts[i]` pairs of `indices` and `weights` that follow those of the tokens before it; `about`
-        is stored in `codebook.json`.
-        """
-        index_type = torch.int16 if len(anchors) <= 2**15 else torch.int32
-        count_type = torch.uint8 if int(counts.max()) < 2**8 else torch.int32
-        return cls(
-            anchors.float().cpu().contiguous(),
-            indices.to("cpu", index_type),
-            weights.float().cpu().contiguous(),
-            counts.to("cpu", count_type),
-            tokenizer,
-            about,
-            packing,
-        )
 
     @property
     def vocabulary(self) -> int:
@@ -92,7 +78,7 @@ class Codebook:
     @property
     def dim(self) -> int:
         """d, the width of an anchor."""
-        return self.anchors.shape[1]
+        return int(self.anchors.shape[1])
 
     @property
     def max_pairs(self) -> int:
@@ -100,141 +86,202 @@ class Codebook:
         return int(self.counts.max())
 
     @cached_property
-    def offsets(self) -> Tensor:
-        """Position of each token's first pair, then the number of pairs: (N + 1,)."""
-        return torch.cat([torch.zeros(1, dtype=torch.int64), self.counts.cumsum(0, dtype=torch.int64)])  # (N + 1,)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the stored arrays: the size of `codebook.safetensors` without its short header."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
+    def starts(self) -> np.ndarray:
+        """Position of each token's first pair: (N,) int64."""
+        return np.cumsum(self.counts, dtype=np.int64) - self.counts
 
     @property
     def paper_nbytes(self) -> int:
         """Bytes as the paper counts them: float32 anchors, an int32 index and a float32 weight for each pair."""
-        return 4 * self.anchors.numel() + 8 * len(self.indices)
+        return int(4 * self.anchors.size + 8 * len(self.indices))
 
-    def digest(self) -> str:
-        """Return a hash of anchors and weights."""
-        found = hashlib.sha256()
-        for values in (self.weights, self.anchors):
-            found.update(np.ascontiguousarray(values.numpy()).data)
-        return found.hexdigest()[:16]
+    def pairs_of(self, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the anchor indices and weights of one token: each (k,)."""
+        own = slice(self.starts[token], self.starts[token] + self.counts[token])
+        return self.indices[own], self.weights[own]
 
-    def pairs_of(self, token: int) -> tuple[Tensor, Tensor]:
-        """Return the anchor indices and weights of one token."""
-        start, stop = self.offsets[token : token + 2].tolist()
-        return self.indices[start:stop].long(), self.weights[start:stop]
+    def padded(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return anchors and weights of tokens (n,), padded with weight 0, and a mask of the real ones: each (n, k)."""
+        counts = self.counts[ids]
+        real = np.arange(counts.max(initial=1)) < counts[:, None]
+        slot = (self.starts[ids][:, None] + np.arange(real.shape[1])) * real
+        return self.indices[slot], self.weights[slot] * real, real
 
-    def rows(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return the composed rows of the tokens from `start` up to `stop`, by default of all."""
-        offsets = self.offsets[start : (self.vocabulary if stop is None else stop) + 1]
-        own = slice(int(offsets[0]), int(offsets[-1]))
-        indices, weights = self.indices[own].long(), self.weights[own]
-        return F.embedding_bag(
-            indices, self.anchors, offsets[:-1] - offsets[0], mode="sum", per_sample_weights=weights
-        )  # (stop - start, d)
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """Return the composed rows of tokens (n,), the weighted sums of their anchors: (n, d) float32."""
+        index, weight, real = self.padded(np.asarray(ids))
+        rows = self.anchors[index[:, 0]] * weight[:, :1]
+        for j in range(1, index.shape[1]):
+            has = real[:, j]
+            rows[has] += self.anchors[index[has, j]] * weight[has, j : j + 1]
+        return rows
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, Tensor]]:
-        """Yield all composed rows in blocks of `size`, each with its first token; the whole table is never built."""
+    def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
+        """Yield all composed rows in blocks of `size`; the whole table is never built."""
         for start in range(0, self.vocabulary, size):
-            yield start, self.rows(start, min(start + size, self.vocabulary))
+            yield self.rows(np.arange(start, min(start + size, self.vocabulary)))
 
-    def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write `codebook.safetensors`, `codebook.json` and the tokenizer; nothing where one of them fails."""
-        with new_folder(Path(folder), {MARKER}, overwrite) as draft:
-            self.write(draft)
+    def normalised(self) -> "Codebook":
+        """Return the codebook with anchors and weights scaled so that its composed rows have unit variance."""
+        norm = np.concatenate([np.linalg.norm(rows, axis=1) for rows in self.blocks()])  # (N,)
+        weights = self.weights / np.repeat(np.maximum(norm, 1e-6), self.counts)
+        return Codebook(self.anchors * np.float32(self.dim**0.5), self.indices, weights, self.counts, self.packing)
 
-    def write(self, folder: Path) -> None:
-        """Write the files of a codebook into an existing folder."""
-        save_file(self._tensors(), folder / TENSORS)
-        description: dict[str, Any] = {"format": 1}
+    def stored(self) -> Stored:
+        """Return sizes and arrays as they are stored: packed where it has a packing."""
         if self.packing is not None:
-            description = {"format": 2, "packing": self.packing.as_dict(), "packed": asdict(self._packed[0])}
-        (folder / MARKER).write_text(json.dumps({**description, **self.about}, indent=2) + "\n", "utf8")
-        write_tokenizer(self.tokenizer, folder, packed=self.packing is not None)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "Codebook":
-        """Read a codebook folder."""
-        folder = Path(folder)
-        version, about = _read_description(folder)
-        tensors = _read_tensors(folder / TENSORS)
-        tokenizer = read_tokenizer(folder)
-
-        if version == 2:  # packed
-            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-            try:
-                packing, shape = Packing(**about.pop("packing")), Shape(**about.pop("packed"))
-                return _unpacked(shape, arrays, packing, tokenizer, about)
-            except (KeyError, TypeError, ValueError) as error:
-                raise InputError(f"{folder}: damaged, or not a packed codebook ({error})") from None
-
-        if set(tensors) != {"anchors", "indices", "weights", "counts"}:
-            raise InputError(
-                f"{folder / TENSORS}: not a codebook, it holds {', '.join(sorted(tensors)[:5]) or 'nothing'}"
-            )
-        try:
-            anchors, indices, weights, counts = (tensors[name] for name in ("anchors", "indices", "weights", "counts"))
-            return cls(anchors, indices, weights, counts, tokenizer, about)
-        except InputError as error:
-            raise InputError(f"{folder / TENSORS}: not a whole codebook: {error}") from None
-
-    @cached_property
-    def _packed(self) -> tuple[Shape, dict[str, np.ndarray]]:
-        assert self.packing is not None
-        anchors, indices, weights = (tensor.numpy() for tensor in (self.anchors, self.indices, self.weights))
-        return pack(anchors, indices, weights, self.counts.numpy().astype(np.int64), self.packing)
-
-    def rounded(self) -> "Codebook":
-        """Return the codebook as it will be read back from disk: with its values rounded, where it is packed."""
-        return self if self.packing is None else _unpacked(*self._packed, self.packing, self.tokenizer, self.about)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        if self.packing is not None:
-            return {name: torch.from_numpy(array) for name, array in self._packed[1].items()}
-        return {
+            packed, arrays = pack(Pairs(self.anchors, self.indices, self.weights, self.counts), self.packing)
+            return {"kind": "packed", **asdict(packed)}, arrays
+        return {"kind": "pairs"}, {
             "anchors": self.anchors,
-            "indices": self.indices,
             "weights": self.weights,
-            "counts": self.counts,
+            "indices": self.indices.astype(np.int16 if len(self.anchors) <= 2**15 else np.int32),
+            "counts": self.counts.astype(np.uint8 if self.max_pairs < 2**8 else np.int32),
         }
 
 
-def _read_description(folder: Path) -> tuple[int, dict[str, Any]]:
-    """Return the format version of a codebook folder and the rest of its `codebook.json`."""
-    path = folder / MARKER
-    if not path.is_file():
-        raise InputError(f"{folder}: not a codebook folder (no {MARKER}); make one with 'ade distill'")
+@dataclass(frozen=True)
+class Stage:
+    """One stage: `width` numbers a code, for the first `rows` rows; a book for each piece, or one for all."""
+
+    width: int
+    rows: int
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """All that says how large the arrays of a coded table are."""
+
+    rows: int
+    dim: int
+    exact: int  # rows that stay exact
+    stages: tuple[Stage, ...]
+    exact_type: str = "float16"
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> "TableShape":
+        """Read what `asdict` gave; raises InputError if it is not a shape."""
+        try:
+            shape = cls(**{**given, "stages": tuple(Stage(**stage) for stage in given["stages"])})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"not the shape of a coded table: {error}") from error
+        shape.check()
+        return shape
+
+    def check(self) -> None:
+        """Raise InputError unless the numbers fit each other."""
+        numbers = (self.rows, self.dim, self.exact, *(n for stage in self.stages for n in (stage.width, stage.rows)))
+        fits = all(type(number) is int and number >= 0 for number in numbers) and len(self.stages) < WHOLE
+        fits = fits and self.dim > 0 and self.exact <= self.rows and self.exact_type in ITEMSIZE
+        if fits:
+            counts = [self.rows - self.exact, *(stage.rows for stage in self.stages)]
+            fits = all(before >= after > 0 for before, after in pairwise(counts))
+            fits = fits and all(stage.width > 0 and self.dim % stage.width == 0 for stage in self.stages)
+        if not fits:
+            raise InputError(
+                f"a coded table of {self.rows} x {self.dim} cannot have {self.exact} exact rows in {self.exact_type} "
+                f"and the stages {self.stages}"
+            )
+
+    def check_depths(self, depths: np.ndarray) -> None:
+        """Raise InputError unless the stored numbers of stages (rows,) are those that the shape says."""
+        counts = [int(((depths > number) & (depths < WHOLE)).sum()) for number in range(len(self.stages))]
+        if int((depths == WHOLE).sum()) != self.exact or counts != [stage.rows for stage in self.stages]:
+            raise InputError("a coded table whose rows have other stages than its shape says: the file is damaged")
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of every stored array."""
+        arrays: dict[str, tuple[tuple[int, ...], str]] = {
+            "depths": ((-(-self.rows // 2),), "uint8"),  # two rows a byte
+            "exact": ((self.exact, self.dim), self.exact_type),
+            "mean": ((self.dim,), "float32"),
+            "rotation": ((self.dim, self.dim), "int8"),
+            "rotation_scale": ((self.dim, 1), "float32"),
+        }
+        for number, stage in enumerate(self.stages):
+            pieces = self.dim // stage.width
+            arrays[f"codes_{number}"] = ((pieces, stage.rows), "uint8")
+            arrays[f"book_{number}"] = ((1 if stage.shared else pieces, ENTRIES, stage.width), "int8")
+            arrays[f"scale_{number}"] = ((pieces, 1, 1), "float32")
+        return arrays
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every stored array."""
+        return sum(prod(size) * ITEMSIZE[kind] for size, kind in self.arrays().values())
+
+
+class CodedTable:
+    """A coded table, decoded as rows are read: there are no anchors."""
+
+    def __init__(self, shape: TableShape, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take the arrays by name; raises `InputError` unless they fit the shape."""
+        self.shape, self.arrays = shape, dict(arrays)
+        self.vocabulary, self.dim = shape.rows, shape.dim
+        check_arrays({name: (kind, size) for name, (size, kind) in shape.arrays().items()}, arrays)
+        for name, array in arrays.items():
+            check_finite(name, array)
+
+        depths = np.stack([arrays["depths"] & 15, arrays["depths"] >> 4], 1).ravel()[: shape.rows]
+        shape.check_depths(depths)
+        self._place = np.empty(shape.rows, np.int32)  # exact rows first, then by falling number of stages
+        self._place[np.argsort(-depths.astype(np.int8), kind="stable")] = np.arange(shape.rows, dtype=np.int32)
+        stages = range(len(shape.stages))
+        self._books = [arrays[f"book_{number}"] * arrays[f"scale_{number}"] for number in stages]  # (pieces, E, width)
+        self._rotation = arrays["rotation"] * arrays["rotation_scale"]  # (d, d)
+
+    @property
+    def exact_rows(self) -> np.ndarray:
+        """The tokens whose rows are exact: (n,)."""
+        return np.flatnonzero(self._place < self.shape.exact)
+
+    def __repr__(self) -> str:
+        return f"CodedTable({self.vocabulary:,} tokens, {len(self.shape.stages)} stages, d={self.dim})"
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """Return the rows of tokens (n,): (n, d) float32."""
+        place = self._place[np.asarray(ids)] - self.shape.exact  # among the coded rows
+        total = np.zeros((len(place), self.dim), np.float32)
+        for number, (stage, book) in enumerate(zip(self.shape.stages, self._books, strict=True)):
+            has = (place >= 0) & (place < stage.rows)
+            codes = self.arrays[f"codes_{number}"][:, place[has]].T  # (m, pieces)
+            total[has] += book[np.arange(len(book)), codes].reshape(-1, self.dim)
+        rows = total @ self._rotation + self.arrays["mean"]
+
+        exact = place < 0
+        rows[exact] = self.arrays["exact"][place[exact] + self.shape.exact]
+        return rows
+
+    def stored(self) -> Stored:
+        """Return sizes and arrays as they are stored: in codes."""
+        return {"kind": "coded", **asdict(self.shape)}, self.arrays
+
+
+def read_table(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Codebook | CodedTable:
+    """Return the table that `stored` gave; raises `InputError` for damaged sizes or arrays."""
+    sizes = dict(sizes)
+    kind = sizes.pop("kind", None)
     try:
-        about = json.loads(path.read_text("utf8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not readable JSON ({error})") from None
-    version = about.pop("format", None) if isinstance(about, dict) else None
-    if version not in (1, 2):
-        raise InputError(f"{path}: a codebook format this version does not know")
-    return version, about
+        if kind == "packed":
+            packed = PackedSizes(**sizes)
+            return Codebook(*unpack(packed, arrays), packed.packing)
+        if kind == "coded":
+            return CodedTable(TableShape.from_dict(sizes), arrays)
+        if kind == "pairs":
+            return Codebook(arrays["anchors"], arrays["indices"], arrays["weights"], arrays["counts"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"the sizes or arrays of its table are not valid ({error})") from None
+    raise InputError(f"a kind of table that this version does not know: {kind!r}")
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({error})") from None
+def rounded(table: Codebook | CodedTable) -> Codebook | CodedTable:
+    """Return the table as it will be read back: with its values rounded, where it is packed."""
+    return read_table(*table.stored())
 
 
-def _unpacked(
-    shape: Shape, arrays: Mapping[str, np.ndarray], packing: Packing, tokenizer: Tokenizer, about: Mapping[str, Any]
-) -> Codebook:
-    """Return the codebook that packed arrays hold."""
-    block_starts = check(shape, arrays)
-    found = [
-        lookup(shape, arrays, block_starts, np.arange(first, min(first + BLOCK, shape.vocabulary)))
-        for first in range(0, shape.vocabulary, BLOCK)
-    ]
-    index, weight, real = (np.concatenate(part) for part in zip(*found, strict=True))  # (N, k)
-
-    anchors, counts = torch.from_numpy(all_anchors(shape, arrays)), torch.from_numpy(real.sum(1))
-    indices, weights = torch.from_numpy(index[real]), torch.from_numpy(weight[real].astype(np.float32))
-    return replace(Codebook.from_pairs(anchors, indices, weights, counts, tokenizer, packing), about=about)
+def pairs_of(table: Table) -> Codebook:
+    """Return a table that has anchors and pairs; raises `InputError` for a coded one, which has none."""
+    if not isinstance(table, Codebook):
+        raise InputError(NO_PAIRS)
+    return table

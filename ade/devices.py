@@ -1,6 +1,5 @@
-"""The device to run on, and the number of CPU cores of this process."""
+"""The device to run on, and in which types it is fast."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,11 +22,6 @@ def resolve_device(name: str) -> "torch.device":
         return torch.device(name)
     except RuntimeError:
         raise InputError(f"unknown device '{name}'; use auto, cpu or cuda") from None
-
-
-def cores() -> int:
-    """Return the number of CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def quickest_dtype(device: "torch.device") -> "torch.dtype":

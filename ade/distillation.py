@@ -6,11 +6,11 @@ The setting `solver` chooses how:
             over the largest weights of each row alone
 
 Vocabulary Projection (stage 2) then keeps the pairs whose weight reaches the threshold. With a size given instead,
-`packing/whole_folder.py` divides it, and `packing/budget.py` decides on anchors, pairs and bits.
+`folder_budget.py` divides it, and `budget.py` decides on anchors, pairs and bits.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 
 import torch
@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ade.codebook import Codebook
-from ade.data.tokenize import encode_batch
+from ade.data.tokens import encode_batch
 from ade.devices import resolve_device
 from ade.errors import InputError
-from ade.packing.whole_folder import distill_folder
+from ade.folder import Saved
 from ade.progress import Report, silent
 from ade.pursuit import Rows, fit_anchors, importance_of, pursue_all, quality
 from ade.settings import DistillationSettings, parse_size
@@ -38,14 +38,16 @@ def distill(
     settings: DistillationSettings | None = None,
     frequencies: Tensor | None = None,
     report: Report = silent,
-) -> Codebook:
-    """Distil a teacher into a codebook.
+) -> Saved:
+    """Distil a teacher into a codebook, as a folder of its own.
 
     `frequencies` (N,), as from `count_tokens`, weight the objective by how often a token occurs; `report` is called
     with the progress.
     """
     settings = settings or DistillationSettings()
     if settings.size:
+        from ade.folder_budget import distill_folder  # which takes tokenizers apart: only where it is needed
+
         return distill_folder(teacher, parse_size(settings.size), settings, frequencies, report)
     count, _ = teacher.table.shape
     if settings.anchors > count:
@@ -60,8 +62,9 @@ def distill(
 
     keep = above_threshold(weights, settings.threshold)  # (N, k)
     _revive_unused(rows, anchors, indices, weights, keep)
-    codebook = Codebook.from_pairs(anchors, indices[keep], weights[keep], keep.sum(1), teacher.tokenizer)
-    return replace(codebook, about={**teacher.about, "settings": asdict(settings), **quality(rows, codebook)})
+    counts = keep.sum(1)
+    codebook = Codebook(anchors.cpu().numpy(), indices[keep].numpy(), weights[keep].numpy(), counts.numpy())
+    return teacher.as_saved(codebook, settings=asdict(settings), **quality(rows, codebook))
 
 
 def above_threshold(weights: Tensor, threshold: float) -> Tensor:

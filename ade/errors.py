@@ -2,9 +2,10 @@
 
 PACKAGE = "ade-embeddings"
 EXTRAS = {  # package -> the extra that installs it
-    **dict.fromkeys(("torch", "transformers", "accelerate", "datasets", "pyarrow", "wordllama"), "train"),
+    **dict.fromkeys(("torch", "transformers", "datasets", "pyarrow", "wordllama"), "train"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("sklearn", "pattern"), "demo"),
+    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "httptools", "prometheus_client"), "serve"),
     "ray": "ray",
     "sentence_transformers": "sentence",
 }

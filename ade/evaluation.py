@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ade.data.conll import OUTSIDE, TaggedDataset
+from ade.data.columns import Schema
 from ade.data.dataset import Dataset
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, SINGLE, probabilities_of
-from ade.data.tables import Schema
-from ade.data.tokenize import CHUNK
+from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.tags import OUTSIDE, TaggedDataset
+from ade.data.tokens import CHUNK
+from ade.decision import MULTI_LABEL_LOGIT, probabilities_of
 from ade.errors import InputError
-from ade.predictor import Predictor
 
 if TYPE_CHECKING:
-    from ade.classifier import Tagger
+    from ade.classifier import Classifier
+    from ade.tagger import Tagger
 
 MAX_CONFUSION_LABELS = 2000  # a larger confusion matrix is not built
 MAX_SCORES = 1 << 26  # class scores held in memory at a time
@@ -137,7 +138,7 @@ EVALUATIONS: dict[str, type[AnyEvaluation]] = {
 
 
 def evaluate(
-    model: "Predictor | Tagger",
+    model: "Classifier | Tagger",
     data: Any,
     labels: Any = None,
     *,
@@ -148,7 +149,7 @@ def evaluate(
     """Predict every text and compare the predictions with the labels.
 
     Args:
-        model: a `Classifier`, a `Runtime` or a `Tagger`.
+        model: a `Classifier` or a `Tagger`.
         data: whatever `train` takes: a file, a folder or a hub name, texts with `labels`, a DataFrame, a dataset.
         labels: one for each text, where `data` is a list of texts.
         split: of a folder or a hub name, the split to read.
@@ -159,8 +160,9 @@ def evaluate(
         An `Evaluation`; models for several labels, numbers or tags have metrics of their own.
     """
     from ade.data.sources import as_dataset
+    from ade.tagger import Tagger
 
-    if not isinstance(model, Predictor):
+    if isinstance(model, Tagger):
         tagged = as_dataset(data, labels, split=split)
         if not isinstance(tagged, TaggedDataset):
             raise InputError("the model is a tagger, which needs words with a tag each")
@@ -171,24 +173,25 @@ def evaluate(
     return _evaluate_classifier(model, dataset)
 
 
-def _evaluate_classifier(classifier: Predictor, data: Dataset) -> AnyEvaluation:
+def _evaluate_classifier(classifier: "Classifier", data: Dataset) -> AnyEvaluation:
+    names = classifier.saved.config.labels
     if data.problem != classifier.problem:
         raise InputError(f"the model solves {classifier.problem}, the labels are of {data.problem}")
-    data = data.relabelled(classifier.names)
+    data = data.relabelled(names)
     if len(data) == 0:
         raise InputError("nothing to evaluate: the data set has no rows")
     if data.problem != SINGLE:
-        return evaluate_scores(data, classifier.predict_scores(data.texts), classifier.names)
+        return evaluate_scores(data, classifier.scores(data.texts), names)
 
     # With many labels the scores of all texts may not fit into memory.
-    size = max(1, min(CHUNK, MAX_SCORES // len(classifier.names)))
+    size = max(1, min(CHUNK, MAX_SCORES // len(names)))
     best, probability = [], []
     for start in range(0, len(data), size):
-        scores = classifier.predict_scores(data.texts[start : start + size], start)  # (b, C)
+        scores = classifier.scores(data.texts[start : start + size], start)  # (b, C)
         best.append(scores.argmax(1))
         probability.append(probabilities_of(scores, SINGLE).max(1))
     predicted = np.concatenate(best)
-    found = compare(data.labels, predicted, classifier.names)
+    found = compare(data.labels, predicted, names)
     return replace(found, predicted=predicted, probability=np.concatenate(probability))
 
 
@@ -302,10 +305,10 @@ class TagEvaluation:
 
 def evaluate_tagger(tagger: "Tagger", data: TaggedDataset) -> TagEvaluation:
     """Tag every sentence of a dataset and compare the tags with its own."""
-    data = data.relabelled(tagger.names)
+    data = data.relabelled(tagger.labels)
     if len(data) == 0:
         raise InputError("nothing to evaluate: the data set has no sentences")
-    return compare_tags(data.tags, tagger.tags(data.sentences), tagger.names)
+    return compare_tags(data.tags, tagger.tags(data.sentences), tagger.labels)
 
 
 def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], names: Sequence[str]) -> TagEvaluation:

@@ -12,28 +12,20 @@ of a token includes what it took from others by attention. Imports only numpy.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, REGRESSION, Answer, Label, Prediction, probabilities_of
-from ade.data.words import group_pieces, is_inside_word
+from ade.configuration import Config
+from ade.data.problems import REGRESSION, Label
+from ade.data.tokens import group_pieces, is_inside_word
+from ade.decision import Answer, Prediction, decide, labels_as_given, probabilities_of
 from ade.errors import InputError
-
-if TYPE_CHECKING:
-    from ade.lexicon import Lexicon
+from ade.folder import Saved
+from ade.lexicon import Lexicon
 
 STRONGEST = 8  # n-grams listed where not all are
 DECIMALS = 7  # of numbers in JSON
-
-
-@dataclass(frozen=True, eq=False)
-class TokenContributions:
-    """What each of the L tokens of a text, or of a window of it, adds to the scores of C labels."""
-
-    pooling_weights: np.ndarray  # (L,), sum 1
-    contributions: np.ndarray  # (L, C): pooling weight times class scores, without the bias
-    bias: np.ndarray  # (C,)
 
 
 @dataclass(frozen=True)
@@ -94,8 +86,7 @@ class Explanation:
     """A prediction taken apart: the contribution of every word and n-gram of a text to the score of every label."""
 
     text: str
-    names: tuple[Label, ...]  # labels, in the order of all arrays of C numbers
-    problem: str
+    config: Config
     words: tuple[Word, ...]
     ngrams: tuple[Ngram, ...]
     bias: np.ndarray  # (C,): of the classifier
@@ -108,29 +99,27 @@ class Explanation:
         return np.sum([*parts, self.bias, self.lexicon_bias], axis=0)
 
     @property
-    def label(self) -> Answer:
+    def names(self) -> tuple[Label, ...]:
+        """The labels, in the order of all arrays of C numbers."""
+        return labels_as_given(self.config)
+
+    @property
+    def prediction(self) -> Prediction:
+        """Label and probability, as `Classifier.predict` returns them."""
+        return decide(self.scores[None], self.config)[0]
+
+    @property
+    def label(self) -> Answer | None:
         """The predicted label; a list of labels for a multi-label model, a number for a regression."""
-        if self.problem == REGRESSION:
-            return float(self.scores[0])
-        if self.problem == MULTI:
-            return [self.names[i] for i in np.flatnonzero(self.scores >= MULTI_LABEL_LOGIT)]
-        return self.names[int(self.scores.argmax())]
+        return self.prediction.label
 
     @property
     def probabilities(self) -> dict[Label, float]:
         """The probability of each label; empty for a regression."""
-        if self.problem == REGRESSION:
+        if self.config.problem == REGRESSION:
             return {}
-        values = probabilities_of(self.scores[None], self.problem)[0].tolist()
+        values = probabilities_of(self.scores[None], self.config.problem)[0].tolist()
         return dict(zip(self.names, values, strict=True))
-
-    @property
-    def prediction(self) -> Prediction:
-        """Label and probability, as `Predictor.predictions` returns them."""
-        label, probabilities = self.label, self.probabilities
-        if isinstance(label, list):
-            return Prediction(label, [probabilities[name] for name in label])
-        return Prediction(label, probabilities.get(label))
 
     def contributions(self, label: Label | None = None) -> Contributions:
         """Return what every part of the text adds to the score of a label, by default of the most probable one."""
@@ -195,17 +184,20 @@ def _rounded(values: np.ndarray) -> list[float]:
     return values.round(DECIMALS).tolist()
 
 
-def explain_text(
-    text: str,
-    tokens: Tokens,
-    windows: Sequence[TokenContributions],
-    lexicon: "Lexicon | None",
-    names: tuple[Label, ...],
-    problem: str,
-) -> Explanation:
-    """Put the contributions of a text's tokens, window by window, and of its n-grams together."""
-    whole = combine_windows(windows)
-    ngrams, parts = _ngrams(text, tokens, lexicon, len(names))
+def explain_text(text: str, tokens: Tokens, weights: np.ndarray, scores: np.ndarray, saved: Saved) -> Explanation:
+    """Put the contributions of a text's tokens and of its n-grams together.
+
+    Pooling weights (T,) and scores (T, C) are those of the first tokens, which attention reads; what only the lexicon
+    reads has no weight in the pooled vector.
+    """
+    config, lexicon = saved.config, saved.lexicon
+    bias = saved.layers["head.bias"].astype(np.float64) * config.deviation + config.mean  # (C,)
+    beyond = len(tokens.ids) - len(weights)
+    weights = weights.astype(np.float64)
+    contributions = weights[:, None] * (scores.astype(np.float64) - bias)
+    pooled = np.pad(contributions, ((0, beyond), (0, 0)))  # (L, C)
+    weights = np.pad(weights, (0, beyond))  # (L,)
+    ngrams, parts = _ngrams(text, tokens, lexicon, config.outputs)
 
     words = []
     for pieces in group_pieces(text, tokens.spellings, tokens.spans):
@@ -216,28 +208,16 @@ def explain_text(
                 start=pieces.start,
                 end=pieces.end,
                 tokens=tuple(own),
-                pooling_weight=float(whole.pooling_weights[own].sum()),
-                pooled=whole.contributions[own].sum(0),
+                pooling_weight=float(weights[own].sum()),
+                pooled=pooled[own].sum(0),
                 lexicon=parts[own].sum(0),
             )
         )
-    lexicon_bias = np.zeros(len(names)) if lexicon is None else lexicon.bias.astype(np.float64)
-    return Explanation(text, names, problem, tuple(words), ngrams, whole.bias, lexicon_bias)
+    lexicon_bias = np.zeros(config.outputs) if lexicon is None else lexicon.bias.astype(np.float64)
+    return Explanation(text, config, tuple(words), ngrams, bias, lexicon_bias)
 
 
-def combine_windows(windows: Sequence[TokenContributions]) -> TokenContributions:
-    """Return the contributions of all tokens of a text: its scores are the mean over windows, weighted by tokens."""
-    lengths = np.array([len(window.pooling_weights) for window in windows])
-    fractions = (lengths / lengths.sum()).tolist()
-    pairs = list(zip(fractions, windows, strict=True))
-    return TokenContributions(
-        np.concatenate([fraction * window.pooling_weights.astype(np.float64) for fraction, window in pairs]),
-        np.concatenate([fraction * window.contributions.astype(np.float64) for fraction, window in pairs]),
-        windows[0].bias.astype(np.float64),
-    )
-
-
-def _ngrams(text: str, tokens: Tokens, lexicon: "Lexicon | None", labels: int) -> tuple[tuple[Ngram, ...], np.ndarray]:
+def _ngrams(text: str, tokens: Tokens, lexicon: Lexicon | None, labels: int) -> tuple[tuple[Ngram, ...], np.ndarray]:
     """Return the n-grams of a text in the order of their first occurrence, and each token's part of them (L, C).
 
     The contribution of an n-gram is divided equally among its occurrences, and there among its tokens.

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -160,15 +161,20 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def model_folder(source: str | Path) -> Path:
-    """Return a model folder; for a name on the hub, the folder its weights and JSON files were downloaded to."""
+def model_folder(source: str | Path, subfolder: str = "", **download: Any) -> Path:
+    """Return a model folder; for a name on the hub, the folder its weights and JSON files were downloaded to.
+
+    `download` are arguments of `huggingface_hub.snapshot_download`, as `revision`.
+    """
     path, parts = Path(source), str(source).split("/")
     if path.exists() or not looks_like_hub_name(str(source)) or len(parts) != 2:
-        return path
+        return path / subfolder
+    wanted = ["*.json", "*.packed.xz", "model.safetensors"]
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.packed.xz", "model.safetensors"]))
+        patterns = [f"{subfolder}/{name}" for name in wanted] if subfolder else wanted
+        return Path(snapshot_download(str(source), allow_patterns=patterns, **download)) / subfolder
     except Exception as error:  # unknown name, hub out of reach, package not installed
         raise InputError(f"{source}: neither a model folder nor a reachable hub name ({first_line(error)})") from None
 
@@ -199,10 +205,10 @@ def kind_of(source: str | Path) -> str:
 
 
 @contextmanager
-def reading_model(folder: Path, made_by: str = "ade train") -> Iterator[None]:
+def reading_model(folder: Path) -> Iterator[None]:
     """Turn any error of reading a model folder into an `InputError` of one line that names the folder."""
     if not (folder / MARKER).is_file():
-        raise InputError(f"{folder}: not a model folder (no {MARKER}); make one with '{made_by}'")
+        raise InputError(f"{folder}: not a model folder (no {MARKER}); make one with 'ade train'")
     try:
         yield
     except InputError as error:

@@ -3,97 +3,89 @@
 A linear classifier beside the model. Its features are the distinct tokens and the distinct bigrams of a whole text,
 weighted by inverse document frequency (idf) and scaled to unit length:
 
-    logits += bias + sum_f s_f / sqrt(sum_f idf_f^2)        over the entries f found in the text, s_f = idf_f w_f
+    scores += bias + sum_f s_f / sqrt(sum_f idf_f^2)        over the entries f found in the text, s_f = idf_f w_f
 
 The class scores s_f are stored as a codebook stores tokens: a few (index, weight) pairs over shared rows of scores.
-Keys take about 2 + log2(range / entries) bits each (Elias-Fano coding), idf values 4 bits. `training/lexicon_fit.py`
-fits a lexicon; this file imports only numpy.
+`training/lexicon_fit.py` fits a lexicon.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ade.codebook import Codebook, Stored, read_table
+from ade.data.tokens import Ragged
 from ade.errors import InputError
-from ade.packing.bits import WORD_BYTES, pack_bits, read_bits
-from ade.packing.format import Shape
-from ade.packing.pairs import PackedPairs
+from ade.packing.format import check_arrays, check_finite
+from ade.packing.keys import KeySizes, pack_keys, unpack_keys
 
-IDF_BITS = 4
-MAX_LOW_BITS = 25  # what a bit stream is read in: `packing.bits.read_bits`
-PREFIX = "lexicon."  # of the lexicon's arrays in a model's state dict
-SCORES = "scores."  # after it, of the arrays of the packed class scores
+MIN_TEXTS = 2  # training texts an n-gram must occur in to become an entry
+CHUNK = 1 << 15  # texts per batch when n-grams are counted
+SCORES = "scores."  # what the names of the packed class scores' arrays begin with
 
 
-@dataclass(frozen=True)
-class LexiconShape:
-    """The sizes of a stored lexicon, from which the shapes of its arrays follow."""
-
-    entries: int
-    vocabulary: int
-    scores: Mapping[str, int]  # `packing.format.Shape` of the class scores: a row per entry, a column per label
-
-    @property
-    def low_bits(self) -> int:
-        """Low bits of a key that are stored as they are; the high bits are coded in unary."""
-        wanted = (key_range(self.vocabulary) // max(1, self.entries)).bit_length() - 1
-        return min(max(0, wanted), MAX_LOW_BITS)
-
-    def arrays(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return type and shape of every array except those of the class scores."""
-        high = self.entries + (key_range(self.vocabulary) >> self.low_bits) + 1
-        return {
-            "keys_low": ("uint8", (-(-self.entries * self.low_bits // 8) + WORD_BYTES,)),
-            "keys_high": ("uint8", (-(-high // 8),)),
-            "idf": ("uint8", (-(-self.entries * IDF_BITS // 8) + WORD_BYTES,)),
-            "idf_range": ("float32", (2,)),
-            "bias": ("float32", (Shape(**self.scores).dim,)),
-        }
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the sizes as a dictionary, ready for JSON."""
-        return asdict(self)
-
-
-def key_range(vocabulary: int) -> int:
+def key_end(vocabulary: int) -> int:
     """Return the number of possible keys: a token's key is its id, a bigram's vocabulary * (first + 1) + second."""
     return vocabulary * (vocabulary + 1)
 
 
-def keys_of(ids: np.ndarray, offsets: np.ndarray, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys of all tokens and bigrams of texts, and the number of the text of each.
-
-    The tokens of text i are `ids[offsets[i]:offsets[i + 1]]`.
-    """
-    ids = ids.astype(np.int64)
-    text = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+def keys_of(texts: Ragged, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys of all tokens, then of all bigrams of texts, and the number of the text of each."""
+    ids = texts.ids.astype(np.int64)
+    text = np.repeat(np.arange(len(texts)), texts.lengths)
     same_text = text[1:] == text[:-1]
     bigrams = (vocabulary * (ids[:-1] + 1) + ids[1:])[same_text]
     return np.concatenate([ids, bigrams]), np.concatenate([text, text[1:][same_text]])
 
 
-class Lexicon:
-    """An unpacked lexicon, which scores texts with numpy."""
+def frequent_keys(texts: Ragged, vocabulary: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys that occur in at least `MIN_TEXTS` texts, ascending, and the number of texts of each.
 
-    def __init__(
-        self, vocabulary: int, keys: np.ndarray, idf: np.ndarray, scores: np.ndarray, bias: np.ndarray
-    ) -> None:
-        self.vocabulary = vocabulary
-        self.keys = keys  # (n,) int64, ascending
-        self.idf = idf  # (n,) float32
-        self.scores = scores  # (n, C) float32
-        self.bias = bias  # (C,) float32
+    If there are more than `limit`, the most frequent ones.
+    """
+    keys, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    for start in range(0, len(texts), CHUNK):
+        chunk_keys, text = keys_of(texts.slice(start, min(start + CHUNK, len(texts))), vocabulary)
+
+        # A key counts once per text, however often the text has it.
+        order = np.lexsort((chunk_keys, text))
+        chunk_keys, text = chunk_keys[order], text[order]
+        first_in_text = (np.diff(chunk_keys, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
+        distinct = chunk_keys[first_in_text]
+
+        keys, inverse = np.unique(np.concatenate([keys, distinct]), return_inverse=True)
+        added = np.concatenate([counts, np.ones(len(distinct), np.int64)])
+        counts = np.bincount(inverse, added, len(keys)).astype(np.int64)
+
+    frequent = counts >= MIN_TEXTS
+    keys, counts = keys[frequent], counts[frequent]
+    if len(keys) > limit:
+        most_frequent = np.sort(np.argsort(-counts, kind="stable")[:limit])
+        keys, counts = keys[most_frequent], counts[most_frequent]
+    return keys, counts
+
+
+@dataclass(frozen=True, eq=False)
+class Lexicon:
+    """Entries with their scores of C labels."""
+
+    vocabulary: int  # N, the number of tokens
+    keys: np.ndarray  # (n,) int64, ascending
+    idf: np.ndarray  # (n,) float32
+    scores: np.ndarray  # (n, C) float32
+    bias: np.ndarray  # (C,) float32
+    pairs: Codebook | None = None  # the scores as they are stored
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def found(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct entries of each text and the number of the text of each, in the order of the texts."""
         if len(self) == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        keys, text = keys_of(ids, offsets, self.vocabulary)
+        keys, text = keys_of(texts, self.vocabulary)
         entry = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         known = self.keys[entry] == keys
 
@@ -102,21 +94,20 @@ class Lexicon:
         combined = combined[np.flatnonzero(np.diff(combined, prepend=-1))]
         return combined % len(self), combined // len(self)
 
-    def logits(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Return what the lexicon adds to the class scores of texts: (n, C)."""
-        entry, text = self.found(ids, offsets)
-        count = len(offsets) - 1
-        scores = np.tile(self.bias, (count, 1))
+    def added(self, texts: Ragged) -> np.ndarray:
+        """Return what the lexicon adds to the scores of texts: (n, C)."""
+        entry, text = self.find(texts)
+        added = np.tile(self.bias, (len(texts), 1))
         if len(entry):
-            norm = np.sqrt(np.bincount(text, self.idf[entry] ** 2, count)).astype(np.float32)  # (n,)
+            norm = np.sqrt(np.bincount(text, self.idf[entry] ** 2, len(texts))).astype(np.float32)  # (n,)
             first = np.flatnonzero(np.diff(text, prepend=-1))  # the first entry of each text that has one
             sums = np.add.reduceat(self.scores[entry], first, 0)
-            scores[text[first]] += sums / norm[text[first], None]
-        return scores
+            added[text[first]] += sums / norm[text[first], None]
+        return added
 
     def contributions(self, ids: np.ndarray) -> list[tuple[int, list[int], np.ndarray]]:
-        """Return length, positions and contribution (C,) of each entry of a text, which `logits` adds to its bias."""
-        keys, _ = keys_of(ids, np.array([0, len(ids)]), self.vocabulary)
+        """Return length, positions and contribution (C,) of each entry of a text, which `added` adds to its bias."""
+        keys, _ = keys_of(Ragged.of([ids]), self.vocabulary)
         entry = np.minimum(np.searchsorted(self.keys, keys), max(0, len(self) - 1))
         known = np.flatnonzero(self.keys[entry] == keys) if len(self) else np.empty(0, np.int64)
 
@@ -129,68 +120,44 @@ class Lexicon:
             for one, at in places.items()
         ]
 
+    def select(self, entries: np.ndarray) -> "Lexicon":
+        """Return the lexicon with some of its entries."""
+        return Lexicon(self.vocabulary, self.keys[entries], self.idf[entries], self.scores[entries], self.bias)
 
-def pack_keys(keys: np.ndarray, shape: LexiconShape) -> dict[str, np.ndarray]:
-    """Store ascending keys in Elias-Fano form: low bits as they are, high bits as gaps in unary."""
-    low, high = keys & ((1 << shape.low_bits) - 1), keys >> shape.low_bits
-    marks = np.zeros(8 * shape.arrays()["keys_high"][1][0], np.uint8)
-    marks[high + np.arange(len(keys))] = 1
-    stream = pack_bits(low, shape.low_bits) if shape.low_bits else np.zeros(WORD_BYTES, np.uint8)
-    return {"keys_low": stream, "keys_high": np.packbits(marks, bitorder="little")}
+    def stored(self) -> Stored:
+        """Return sizes and arrays as they are stored; `read_lexicon` is the inverse."""
+        if self.pairs is None:
+            raise ValueError("a lexicon is stored with its scores packed: see `packed_lexicon`")
+        sizes, arrays = self.pairs.stored()
+        arrays = {f"{SCORES}{name}": array for name, array in arrays.items()}
+        arrays |= pack_keys(self.keys, self.idf, key_end(self.vocabulary))
+        return {"entries": len(self), "vocabulary": self.vocabulary, "scores": sizes}, arrays | {"bias": self.bias}
 
-
-def unpack_keys(arrays: Mapping[str, np.ndarray], shape: LexiconShape) -> np.ndarray:
-    """Return the keys that `pack_keys` stored; raises `InputError` for damaged arrays."""
-    marks = np.flatnonzero(np.unpackbits(arrays["keys_high"], bitorder="little"))
-    if len(marks) != shape.entries:
-        raise InputError("the lexicon's keys do not add up; the file is damaged")
-    entry = np.arange(shape.entries)
-    low = read_bits(arrays["keys_low"], shape.low_bits, entry) if shape.low_bits else 0
-    keys = ((marks - entry) << shape.low_bits) | low
-    if (np.diff(keys) <= 0).any() or keys.max(initial=0) >= key_range(shape.vocabulary):
-        raise InputError("the lexicon's keys are not in order; the file is damaged")
-    return keys
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored arrays; of those in memory where the scores are not packed."""
+        arrays = (self.keys, self.idf, self.scores, self.bias) if self.pairs is None else self.stored()[1].values()
+        return sum(array.nbytes for array in arrays)
 
 
-def pack_idf(idf: np.ndarray) -> dict[str, np.ndarray]:
-    """Store idf values in 4 bits each, on an even grid between the smallest and the largest."""
-    low, high = float(idf.min(initial=1.0)), float(idf.max(initial=1.0))
-    steps = np.round((idf - low) / max(high - low, 1e-6) * (2**IDF_BITS - 1)).astype(np.int64)
-    return {"idf": pack_bits(steps, IDF_BITS), "idf_range": np.array([low, high], np.float32)}
+def packed_lexicon(vocabulary: int, keys: np.ndarray, idf: np.ndarray, pairs: Codebook, bias: np.ndarray) -> Lexicon:
+    """Return a lexicon whose scores are the rows of a packed codebook, rounded as they will be read back."""
+    unpacked = Lexicon(vocabulary, keys, idf, np.empty((0, 0)), bias.astype(np.float32), pairs)
+    return read_lexicon(*unpacked.stored())
 
 
-def unpack_idf(arrays: Mapping[str, np.ndarray], entries: int) -> np.ndarray:
-    """Return the idf values that `pack_idf` stored: (n,) float32."""
-    low, high = arrays["idf_range"].astype(np.float32)
-    steps = read_bits(arrays["idf"], IDF_BITS, np.arange(entries))
-    return (low + (high - low) * steps / (2**IDF_BITS - 1)).astype(np.float32)
-
-
-def lexicon_of(config: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Lexicon | None:
-    """Return the lexicon of a model's config and state dict; None where it has none."""
-    if not config.get("lexicon"):
-        return None
-    arrays = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
+def read_lexicon(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Lexicon:
+    """Return the lexicon that `stored` gave; raises `InputError` for damaged sizes or arrays."""
     try:
-        return unpack(LexiconShape(**config["lexicon"]), arrays)
-    except (TypeError, KeyError) as error:
+        entries, vocabulary = int(sizes["entries"]), int(sizes["vocabulary"])
+        packed = {name.removeprefix(SCORES): array for name, array in arrays.items() if name.startswith(SCORES)}
+        pairs = read_table(sizes["scores"], packed)
+    except (KeyError, TypeError) as error:
         raise InputError(f"the sizes of its lexicon are not valid ({error})") from None
-
-
-def unpack(shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> Lexicon:
-    """Unpack a lexicon; `arrays` are those of `LexiconShape.arrays` and, under `SCORES`, those of the class scores."""
-    for name, (kind, size) in shape.arrays().items():
-        found = arrays.get(name)
-        if found is None or str(found.dtype) != kind or found.shape != size:
-            raise InputError(f"'{PREFIX}{name}' should be {kind} of shape {size}")
-    packed = PackedPairs(shape.scores, {name.removeprefix(SCORES): arrays[name] for name in arrays if SCORES in name})
-    keys = unpack_keys(arrays, shape)
-    if packed.vocabulary != len(keys):
+    if not isinstance(pairs, Codebook) or pairs.vocabulary != entries:
         raise InputError("the lexicon has not as many scores as keys; the file is damaged")
-
-    shared = packed.anchors()  # (m, C)
-    scores = np.empty((len(keys), shared.shape[1]), np.float32)
-    for start in range(0, len(keys), 1 << 16):
-        index, weight, _ = packed.of(np.arange(start, min(start + (1 << 16), len(keys))))
-        scores[start : start + len(index)] = np.einsum("nk,nkc->nc", weight, shared[index])
-    return Lexicon(shape.vocabulary, keys, unpack_idf(arrays, len(keys)), scores, arrays["bias"])
+    keys, idf = unpack_keys(KeySizes(entries, key_end(vocabulary)), arrays)
+    check_arrays({"bias": ("float32", (pairs.dim,))}, arrays)
+    for name, array in (("idf", idf), ("bias", arrays["bias"])):
+        check_finite(f"{name} of the lexicon", array)
+    return Lexicon(vocabulary, keys, idf, np.concatenate(list(pairs.blocks(1 << 16))), arrays["bias"], pairs)

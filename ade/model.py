@@ -1,82 +1,59 @@
-"""The model: grouped positions, the Segment-Aware Transformer (SAT), attention pooling, a classifier.
+"""The model: grouped positions, the Segment-Aware Transformer (SAT), attention pooling, a head.
 
-The setting `attend` chooses between three readings of the paper's Algorithm 1:
+The setting `attend` chooses between two readings of the paper:
   tokens   anchors are summed into tokens, SAT attends over L tokens (Algorithm 1 as printed)
   anchors  SAT attends over the expanded anchor sequence of length sum k_i (the paper's SAT section)
-  gated    SAT attends over tokens; each token's attention output gates its anchors, then it is composed again
 """
 
-import copy
-from collections.abc import Mapping
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.utils import ModelOutput
 
-from ade.coded_embedding import CodedDictionary
-from ade.config_values import FEED_FORWARD
-from ade.configuration import AdeConfig
-from ade.data.problems import MULTI, REGRESSION, SINGLE, scale_of
-from ade.embedding import (
-    DENSE_ANCHORS,
-    AnchorEmbedding,
-    Dictionary,
-    PackedEmbedding,
-    linear,
-    real_tokens,
-)
-from ade.lexicon import LexiconShape
+from ade.configuration import CLASSIFIER, ENCODER, FEED_FORWARD, TAGGER
+from ade.data.problems import MULTI, REGRESSION
+from ade.embedding import AnchorEmbedding, Positions, linear, real_tokens, table_layer
+from ade.folder import Saved
+from ade.huggingface_config import AdeConfig
 from ade.lexicon_layer import LexiconLayer
-from ade.packing.format import Packing
-from ade.positions import sinusoidal
 from ade.pretrained import AdePreTrainedModel
 
-
-def _scatter_rows(rows: Tensor, inverse: Tensor) -> Tensor:
-    """Scatter rows of distinct tokens back to token positions: (B, L, ...); on a GPU they are one per token already."""
-    return rows.view(*inverse.shape, -1) if rows.is_cuda else F.embedding(inverse, rows)
+EXPECTED_TOKENS = 4096  # tokens whose positions are made at once
+SIMILARITY = 5.0  # weight of the batch's similarities in an encoder's loss
+SHORT = 4  # vectors truncated to a fourth count too, so that they can be truncated in use
 
 
 class SegmentAwareTransformer(nn.Module):
     """SAT: one multi-head self-attention, no feed-forward block; 4 (d^2 + d) parameters."""
 
-    def __init__(self, dim: int, heads: int, bits: int = 0, packed: bool = False) -> None:
+    def __init__(self, dim: int, heads: int, bits: int = 0) -> None:
         super().__init__()
         self.heads = heads
-        self.projection = linear(dim, 3 * dim, bits, packed)  # W^Q, W^K, W^V side by side
-        self.output = linear(dim, dim, bits, packed)
+        self.projection = linear(dim, 3 * dim, bits)  # W^Q, W^K, W^V side by side
+        self.output = linear(dim, dim, bits)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return the attention output (B, T, d) of elements (B, T, d), without the residual connection."""
-        query, key, value = self._split(x)
+        split = self.projection(x).view(*x.shape[:2], 3, self.heads, x.shape[2] // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, T, d / H)
         heads = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])  # (B, H, T, d / H)
         return self.output(heads.transpose(1, 2).reshape(x.shape))
-
-    def attention(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return the attention weights that `forward` uses: (B, H, T, T), queries in rows, keys in columns."""
-        query, key, _ = self._split(x)
-        scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
-        return scores.masked_fill(~mask[:, None, None, :], -torch.inf).softmax(3)
-
-    def _split(self, x: Tensor) -> Tensor:
-        batch, length, dim = x.shape
-        split = self.projection(x).view(batch, length, 3, self.heads, dim // self.heads)
-        return split.permute(2, 0, 3, 1, 4)  # queries, keys and values, each (B, H, T, d / H)
 
 
 class TransformerLayer(nn.Module):
     """A further layer after SAT: attention and a feed-forward block, each after a LayerNorm and with a residual."""
 
-    def __init__(self, dim: int, heads: int, bits: int = 0, packed: bool = False) -> None:
+    def __init__(self, dim: int, heads: int, bits: int = 0) -> None:
         super().__init__()
         self.attention_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.sat = SegmentAwareTransformer(dim, heads, bits, packed)
-        self.inner = linear(dim, FEED_FORWARD * dim, bits, packed)
-        self.outer = linear(FEED_FORWARD * dim, dim, bits, packed)
+        self.sat = SegmentAwareTransformer(dim, heads, bits)
+        self.inner = linear(dim, FEED_FORWARD * dim, bits)
+        self.outer = linear(FEED_FORWARD * dim, dim, bits)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return the layer's output (B, T, d) for elements (B, T, d)."""
@@ -85,26 +62,22 @@ class TransformerLayer(nn.Module):
 
 
 class AdeModel(AdePreTrainedModel):
-    """Codebook, positions and SAT: token ids -> contextual vectors of the elements SAT attends over."""
+    """Table, positions and SAT: token ids -> contextual vectors of the elements SAT attends over."""
 
-    def __init__(self, config: AdeConfig) -> None:
-        super().__init__(config)
-        packing = Packing(**config.packing) if config.packing else None
-        if config.coded:
-            self.embedding: Dictionary = CodedDictionary(config.coded, bool(config.packed))
-        elif config.packed:
-            self.embedding = PackedEmbedding(config.packed)
-        else:
-            self.embedding = AnchorEmbedding(
-                config.vocab_size, config.anchors, config.hidden_size, config.pairs, config.max_pairs, packing
-            )
-        self.norm = nn.LayerNorm(config.hidden_size)
-        bits = packing.layer_bits if packing else 0
-        shape = (config.hidden_size, config.num_attention_heads, bits, bool(config.packed))
-        self.sat = SegmentAwareTransformer(*shape) if config.sat else None
-        self.layers = nn.ModuleList(TransformerLayer(*shape) for _ in range(config.layers - 1))
+    def __init__(self, saved: Saved) -> None:
+        super().__init__(saved)
+        config, dim = saved.config, saved.table.dim
+        self.embedding = table_layer(saved.table)
+        self.norm = nn.LayerNorm(dim)
+        scale = 0.0 if config.positions == "none" else config.position_scale
+        self.positions = Positions(
+            dim, scale, min(config.max_tokens, EXPECTED_TOKENS) + 16
+        )  # batches are padded a little
+        self.sat = SegmentAwareTransformer(dim, config.heads, config.layer_bits) if config.sat else None
+        layers = (TransformerLayer(dim, config.heads, config.layer_bits) for _ in range(config.layers - 1))
+        self.layers = nn.ModuleList(layers)
         self.dropout = nn.Dropout(config.dropout)
-        self.post_init()
+        self.load_layers(saved)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
         """Return contextual vectors of the tokens: (B, L, d)."""
@@ -113,236 +86,220 @@ class AdeModel(AdePreTrainedModel):
     def token_states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Return contextual vectors of the tokens (B, L, d); in `anchors` mode the mean over each token's anchors."""
         length = ids.shape[1]
+        states, real, word = self.states(ids, mask)
+        if word is not None:
+            length, there = max(1, length), real.unsqueeze(2).to(states.dtype)
+            states = sum_by_token(states * there, word, length) / sum_by_token(there, word, length).clamp(min=1)
+        return states[:, : ids.shape[1]]
+
+    def states(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return contextual vectors (B, T, d) of the elements SAT attends over, and the mask (B, T) of the real ones.
+
+        In `anchors` mode also the token of each element (B, T); None where elements are tokens.
+        """
         ids, mask = real_tokens(ids, mask)
         mask = self._drop_tokens(mask)
-        states, real = self._states(ids, mask)  # (B, T, d)
-        if self.config.attend != "anchors":
-            return states[:, :length]
-
-        word = self.embedding.expand(ids, mask).word.unsqueeze(2)  # (B, T, 1)
-        sums = states.new_zeros(*ids.shape, states.shape[2])
-        sums = sums.scatter_add(1, word.expand_as(states), states * real.unsqueeze(2))
-        counts = states.new_zeros(*ids.shape, 1).scatter_add(1, word, real.unsqueeze(2).to(states.dtype))
-        return (sums / counts.clamp(min=1))[:, :length]
-
-    def states(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return contextual vectors (B, T, d) of the elements SAT attends over and the mask (B, T) of the real ones."""
-        ids, mask = real_tokens(ids, mask)
-        return self._states(ids, self._drop_tokens(mask))
-
-    def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        states, mask = self._first_layer(ids, mask)
+        word = None
+        if self.settings.attend == "anchors":
+            states, mask, word = self._anchors(ids, mask)
+        else:
+            states = self._tokens(ids)
+        if self.sat is not None:
+            states = states + self.sat(states, mask)
         for layer in self.layers:
             states = layer(states, mask)
-        return states, mask
+        return states, mask, word
 
-    def _first_layer(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if self.sat is not None and self.config.attend == "gated":
-            return self._attend_gated(ids, mask), mask
-        x, mask = self.elements(ids, mask)
-        return (x if self.sat is None else x + self.sat(x, mask)), mask
+    def _tokens(self, ids: Tensor) -> Tensor:
+        """Algorithm 1: anchors are added up, then normalised: (B, L, d)."""
+        # Each distinct token is composed once: finding them makes a GPU wait, and fails in ONNX.
+        every = ids.is_cuda or torch.onnx.is_in_onnx_export()
+        types, inverse = (ids.flatten(), None) if every else ids.unique(return_inverse=True)
+        rows = self.norm(self.embedding.compose(types).to(self.norm.weight.dtype))  # (U, d)
+        tokens = rows.view(*ids.shape, -1) if inverse is None else F.embedding(inverse, rows)
+        return self.dropout(tokens + self.positions(ids.shape[1], rows))  # (B, L, d)
 
-    def elements(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the elements SAT attends over, tokens or in `anchors` mode anchors, (B, T, d), and their mask."""
-        if self.config.attend == "anchors":
-            return self._anchors(ids, mask)
-        return self._tokens(*self._distinct(ids), self._word_positions(ids)), mask
-
-    def _tokens(self, types: Tensor, inverse: Tensor, position: Tensor) -> Tensor:
-        composed = self.embedding.compose(types)  # (U, d): each distinct token is composed once
-        rows = self.norm(composed.to(self.norm.weight.dtype))
-        return self.dropout(_scatter_rows(rows, inverse) + position)  # (B, L, d)
-
-    def _anchors(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _anchors(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Section SAT: the anchors of all tokens, one after the other: (B, T, d), with mask and token of each."""
+        assert isinstance(self.embedding, AnchorEmbedding)
         anchor, weight, word, mask = self.embedding.expand(ids, mask)
-        each = torch.arange(anchor.shape[1], device=ids.device)
-        position = self._positions(word if self.config.positions == "grouped" else each)
+        grouped = self.settings.positions == "grouped"
+        encodings = self.positions(ids.shape[1] if grouped else anchor.shape[1], self.norm.weight)
+        if encodings.ndim:
+            encodings = F.embedding(word, encodings) if grouped else encodings
         # The anchor is normalised, then scaled: LayerNorm of beta * a would forget beta.
-        element = F.embedding(anchor, self.norm(self.embedding.table())) * weight.unsqueeze(2)
-        return self.dropout(element + position), mask  # (B, T, d)
-
-    def _attend_gated(self, ids: Tensor, mask: Tensor) -> Tensor:
-        types, inverse = self._distinct(ids)
-        position = self._word_positions(ids)
-        context = self._context(types, inverse, position, mask)  # (B, L, d)
-
-        # Compose every token again, each of its anchors scaled by a gate.
-        anchors = self.embedding.table()
-        if len(anchors) <= DENSE_ANCHORS:
-            mixture = self.gates(context) * _scatter_rows(self.embedding.coefficients(types), inverse)  # (B, L, K)
-            composed = mixture @ anchors
-        else:  # gates of all anchors would not fit into memory: only those of the token's own
-            index, weight, _ = self.embedding.pairs_of(types)
-            own = F.embedding(index[inverse], anchors)  # (B, L, k, d)
-            gate = 2 * torch.sigmoid((own @ context.unsqueeze(3)).squeeze(3) / self.config.hidden_size**0.5)
-            composed = ((gate * weight[inverse]).unsqueeze(2) @ own).squeeze(2)
-        return self.dropout(self.norm(composed) + position) + context
-
-    def context(self, ids: Tensor, mask: Tensor) -> Tensor | None:
-        """Return the attention output that gates each token's anchors, (B, L, d); None in a mode without gates."""
-        if self.sat is None or self.config.attend != "gated":
-            return None
-        return self._context(*self._distinct(ids), self._word_positions(ids), mask)
-
-    def _context(self, types: Tensor, inverse: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        assert self.sat is not None
-        return self.sat(self._tokens(types, inverse, position), mask)  # (B, L, d)
-
-    def gates(self, context: Tensor) -> Tensor:
-        """Return the factor of each anchor's weight in a context (..., d): (..., K), between 0 and 2, 1 is neutral."""
-        return 2 * torch.sigmoid(context @ self.embedding.table().T / self.config.hidden_size**0.5)
-
-    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distinct tokens (U,) and the index (B, L) of each token among them.
-
-        On a GPU all tokens are returned as they are: finding the distinct ones would make the CPU wait for the GPU.
-        """
-        if ids.is_cuda:
-            return ids.flatten(), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
-        return ids.unique(return_inverse=True)
-
-    def _word_positions(self, ids: Tensor) -> Tensor:
-        return self._positions(torch.arange(ids.shape[1], device=ids.device))  # (L, d)
-
-    def _positions(self, positions: Tensor) -> Tensor:
-        if self.config.positions == "none" or self.config.position_scale == 0:
-            return torch.zeros((), device=positions.device, dtype=self.norm.weight.dtype)
-        encoded = self.config.position_scale * sinusoidal(positions, self.config.hidden_size)
-        return encoded.to(self.norm.weight.dtype)
+        element = F.embedding(anchor, self.norm(self.embedding.all_anchors())) * weight.unsqueeze(2)
+        return self.dropout(element + encodings), mask, word
 
     def _drop_tokens(self, mask: Tensor) -> Tensor:
         """Token dropout: in training, mask a random fraction (up to `token_dropout`) of each text, never its first."""
-        if not self.training or self.config.token_dropout == 0:
+        if not self.training or self.settings.token_dropout == 0:
             return mask
-        fraction = torch.rand(len(mask), 1, device=mask.device) * self.config.token_dropout
+        fraction = torch.rand(len(mask), 1, device=mask.device) * self.settings.token_dropout
         kept = torch.rand(mask.shape, device=mask.device) >= fraction
         first = mask.cumsum(1) == 1  # padding may come before it
         return mask & (kept | first)
 
 
-class AdeForSequenceClassification(AdePreTrainedModel):
-    """The paper's classifier: contextual vectors, attention pooling, dropout, one linear layer."""
+class PoolingModel(AdePreTrainedModel):
+    """A model whose head reads one pooled vector a text."""
 
-    def __init__(self, config: AdeConfig) -> None:
-        super().__init__(config)
-        self.ade = AdeModel(config)
-        bits, packed = (Packing(**config.packing).layer_bits if config.packing else 0), bool(config.packed)
-        self.pooler = linear(config.hidden_size, 1, bits, packed).requires_grad_(config.pooling == "attention")
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = linear(config.hidden_size, config.num_labels, bits, packed)
-        self.lexicon = LexiconLayer(config.lexicon) if config.lexicon else None
-        self.post_init()
+    def __init__(self, saved: Saved) -> None:
+        super().__init__(saved)
+        self.ade = AdeModel(saved)
+        config, dim = saved.config, saved.table.dim
+        self.pooler = linear(dim, 1, config.layer_bits).requires_grad_(config.pooling == "attention")
+        self.dropout = nn.Dropout(config.dropout if self.kind == CLASSIFIER else 0.0)
+        self.head = linear(dim, config.outputs, config.layer_bits)
+        self.lexicon = LexiconLayer(saved.lexicon) if saved.lexicon is not None else None
+        self.keep_class_weights()
+        self.load_layers(saved)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
-    ) -> SequenceClassifierOutput:
-        """Return class logits (B, C), and the loss where labels are given.
+    def pooled(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the mean of a text's elements by their pooling weights: (B, d).
 
-        Labels are class numbers (B,), probabilities (B, C), or the numbers (B,) of a regression.
+        Attention reads the first tokens of a text, a lexicon all of it.
         """
-        ids, mask = real_tokens(input_ids, attention_mask)
-        logits = self._over_windows(ids, mask)  # (B, C)
-
-        mean, deviation = scale_of(self.config.problem_type, self.config.scale)
-        if (mean, deviation) != (0, 1):
-            logits = logits.float() * deviation + mean
-        if self.lexicon is not None:
-            logits = logits.float() + self.lexicon(ids, mask)
-
-        loss = None if labels is None else self._loss(logits.float(), labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
-
-    def _over_windows(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return class scores (B, C): the mean over windows of `max_tokens`, weighted by their number of tokens."""
-        size, (batch, length) = self.config.max_tokens, ids.shape
-        if length <= size:
-            return self._scores(ids, mask)
-        count = -(-length // size)  # windows of a text
-        ids, mask = (F.pad(tensor, (0, count * size - length)).view(-1, size) for tensor in (ids, mask))
-
-        tokens = mask.sum(1)  # (B * count,): of each window
-        filled = tokens.nonzero()[:, 0]
-        scores = self._scores(ids[filled], mask[filled]) * tokens[filled].unsqueeze(1)
-        sums = scores.new_zeros(batch, scores.shape[1]).index_add(0, filled // count, scores)
-        return sums / tokens.view(batch, count).sum(1, keepdim=True)
-
-    def _scores(self, ids: Tensor, mask: Tensor) -> Tensor:
-        states, mask = self.ade.states(ids, mask)  # (B, T, d), (B, T)
-        return self.classifier(self.dropout(self.pool(states, mask)))  # (B, C)
-
-    def attach_lexicon(self, shape: LexiconShape, arrays: Mapping[str, np.ndarray]) -> None:
-        """Add the scores of a fitted lexicon to the model's own."""
-        self.config.lexicon = shape.as_dict()
-        self.lexicon = LexiconLayer(self.config.lexicon)
-        self.lexicon.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-        self.lexicon.to(self.device)
-
-    def without_lexicon(self) -> Self:
-        """A copy of the model that adds no n-gram scores."""
-        made = copy.deepcopy(self)
-        made.lexicon, made.config.lexicon = None, None
-        return made
-
-    @property
-    def lexicon_nbytes(self) -> int:
-        """Bytes of the stored lexicon; 0 without one."""
-        return 0 if self.lexicon is None else sum(buffer.nbytes for buffer in self.lexicon.buffers())
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss for the config's `problem_type`, which is inferred from the labels where it is not set."""
-        config = self.config
-        if config.problem_type is None:  # as transformers infers it
-            classification = MULTI if labels.is_floating_point() else SINGLE
-            config.problem_type = REGRESSION if config.num_labels == 1 else classification
-
-        if config.problem_type == REGRESSION:
-            return F.mse_loss(logits.view_as(labels), labels.to(logits.dtype))
-        weight = self._class_weights(logits)
-        if config.problem_type == MULTI:
-            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), pos_weight=weight)
-        return F.cross_entropy(logits, labels, weight)
+        read = slice(self.settings.max_tokens)
+        states, real, _ = self.ade.states(ids[:, read], None if mask is None else mask[:, read])  # (B, T, d), (B, T)
+        return self.pool(states, real)
 
     def pool(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return the mean of the elements (B, T, d) by their pooling weights: (B, d)."""
+        """Return the mean of elements (B, T, d) by their pooling weights: (B, d)."""
         return (self.pooling_weights(states, mask).unsqueeze(1) @ states).squeeze(1)
 
     def pooling_weights(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return the weight of each element in the pooled vector, (B, T): a softmax of scores, or equal weights."""
-        return pooling_weights(self.pooler if self.config.pooling == "attention" else None, states, mask)
+        if self.settings.pooling == "mean":
+            return (mask / mask.sum(1, keepdim=True)).to(states.dtype)
+        return self.pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)
+
+    def token_scores(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return pooling weights (B, L) and scores (B, L, C), the bias included, of tokens, without the lexicon."""
+        states, real, word = self.ade.states(ids, mask)
+        weights = self.pooling_weights(states, real).float().unsqueeze(2)  # (B, T, 1)
+        scores = self.head(states).float() * self.settings.deviation + self.settings.mean  # (B, T, C)
+        if word is not None:  # a token has several elements
+            added, weights = (sum_by_token(each, word, ids.shape[1]) for each in (weights * scores, weights))
+            scores = added / weights.clamp(min=1e-12)
+        return weights.squeeze(2), scores
 
 
-def pooling_weights(pooler: nn.Module | None, states: Tensor, mask: Tensor) -> Tensor:
-    """Return a softmax of the scores that a layer gives the elements (B, T, d), or equal weights: (B, T)."""
-    if pooler is None:
-        return (mask / mask.sum(1, keepdim=True)).to(states.dtype)
-    return pooler(states).squeeze(2).masked_fill(~mask, -torch.inf).softmax(1)
+class AdeForSequenceClassification(PoolingModel):
+    """The paper's classifier: contextual vectors, attention pooling, dropout, one linear layer."""
+
+    kind = CLASSIFIER
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
+    ) -> SequenceClassifierOutput:
+        """Return scores (B, C), and the loss where labels are given.
+
+        Labels are class numbers (B,), probabilities (B, C), or the numbers (B,) of a regression.
+        """
+        ids, mask = real_tokens(input_ids, attention_mask)
+        logits = self.head(self.dropout(self.pooled(ids, mask)))  # (B, C)
+        if (self.settings.mean, self.settings.deviation) != (0, 1):
+            logits = logits.float() * self.settings.deviation + self.settings.mean
+        if self.lexicon is not None:
+            logits = logits.float() + self.lexicon(ids, mask)
+        loss = None if labels is None else self._loss(logits.float(), labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.settings.problem == REGRESSION:
+            return F.mse_loss(logits.view_as(labels), labels.to(logits.dtype))
+        weight = self.class_weights()
+        if self.settings.problem == MULTI:
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), pos_weight=weight)
+        return F.cross_entropy(logits, labels, weight)
+
+
+@dataclass
+class SentenceEmbeddingOutput(ModelOutput):
+    """Unit vectors of texts, and the loss where those of a teacher are given."""
+
+    loss: Tensor | None = None
+    embeddings: Tensor | None = None  # (B, D)
+
+
+class AdeForSentenceEmbedding(PoolingModel):
+    """An encoder of texts: contextual vectors, pooling, one linear layer, unit length.
+
+    With one attention layer that is the arithmetic of a classifier whose labels are the dimensions of the vector, so
+    everything that runs classifiers fast runs these too.
+    """
+
+    kind = ENCODER
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
+    ) -> SentenceEmbeddingOutput:
+        """Return unit vectors (B, D), and the loss where the unit vectors (B, D) of a teacher are given as labels."""
+        vectors = self.unit_vectors(self.pooled(input_ids, attention_mask))
+        return SentenceEmbeddingOutput(None if labels is None else embedding_loss(vectors, labels), vectors)
+
+    def unit_vectors(self, pooled: Tensor) -> Tensor:
+        """Return the unit vectors (B, D) of pooled ones (B, d)."""
+        return F.normalize(self.head(pooled).float(), dim=1)
 
 
 class AdeForTokenClassification(AdePreTrainedModel):
     """A tagger, which labels every token: contextual vectors, dropout, one linear layer."""
 
-    def __init__(self, config: AdeConfig) -> None:
-        super().__init__(config)
-        self.ade = AdeModel(config)
-        bits = Packing(**config.packing).layer_bits if config.packing else 0
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = linear(config.hidden_size, config.num_labels, bits, bool(config.packed))
-        self.post_init()
+    kind = TAGGER
+
+    def __init__(self, saved: Saved) -> None:
+        super().__init__(saved)
+        self.ade = AdeModel(saved)
+        self.dropout = nn.Dropout(saved.config.dropout)
+        self.head = linear(saved.table.dim, saved.config.outputs, saved.config.layer_bits)
+        self.keep_class_weights()
+        self.load_layers(saved)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> TokenClassifierOutput:
-        """Return logits (B, L, C), and the cross-entropy of the tokens whose label (B, L) is not -100."""
-        logits = self.classifier(self.dropout(self.ade.token_states(input_ids, attention_mask)))
+        """Return scores (B, L, C), and the cross-entropy of the tokens whose label (B, L) is not -100."""
+        logits = self.head(self.dropout(self.ade.token_states(input_ids, attention_mask)))
         if labels is None:
             return TokenClassifierOutput(logits=logits)
 
         flat, target = logits.float().flatten(0, 1), labels.flatten()  # (B L, C), (B L,)
-        weight, labelled = self._class_weights(flat), target >= 0
+        weight, labelled = self.class_weights(), target >= 0
         total = F.cross_entropy(flat, target, weight, reduction="sum")
         counted = labelled.sum() if weight is None else (weight[target.clamp(min=0)] * labelled).sum()
         loss = total / counted.clamp(min=1e-6)  # 0, not NaN, where no token has a label
         return TokenClassifierOutput(loss=loss, logits=logits)
+
+
+TorchModel = AdeForSequenceClassification | AdeForSentenceEmbedding | AdeForTokenClassification
+MODELS: dict[str, type[TorchModel]] = {
+    each.kind: each for each in (AdeForSequenceClassification, AdeForSentenceEmbedding, AdeForTokenClassification)
+}
+
+
+def model_of(saved: Saved) -> TorchModel:
+    """Return a model as a PyTorch module of its kind."""
+    return MODELS[saved.config.kind](saved)
+
+
+def sum_by_token(values: Tensor, word: Tensor, length: int) -> Tensor:
+    """Return the sums (B, L, n) of the values (B, T, n) of elements that belong to the tokens `word` (B, T)."""
+    sums = values.new_zeros(len(values), length, values.shape[2])
+    return sums.scatter_add(1, word.unsqueeze(2).expand_as(values), values)
+
+
+def embedding_loss(vectors: Tensor, wanted: Tensor) -> Tensor:
+    """Return how far unit vectors (B, D) are from the wanted ones, each and in their similarities to one another.
+
+    The similarities are those of whole vectors and of vectors truncated to a fourth, which shall have the whole ones'.
+    """
+    wanted = F.normalize(wanted.to(vectors.dtype), dim=1)
+    similarities = wanted @ wanted.T  # (B, B)
+    short = F.normalize(vectors[:, : max(1, vectors.shape[1] // SHORT)], dim=1)
+    pairs = torch.stack([F.mse_loss(each @ each.T, similarities) for each in (vectors, short)]).mean()
+    return (1 - (vectors * wanted).sum(1)).mean() + SIMILARITY * pairs
 
 
 AutoModel.register(AdeConfig, AdeModel)

@@ -1,15 +1,14 @@
-"""The model card: the README.md of a model folder, made from its config and metrics, for the Hugging Face hub."""
+"""The model card: the README.md of a model folder, made from its settings and metrics, for the Hugging Face hub."""
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
-from ade.configuration import AdeConfig
-from ade.data.problems import ENCODER, MULTI, REGRESSION, TAGGER, names_of, problem_of
-from ade.teachers import CONTEXTUAL
+from ade.codebook import Codebook, CodedTable
+from ade.configuration import CODEBOOK, ENCODER, TAGGER, Config
+from ade.data.problems import MULTI, REGRESSION
 
 CARD = "README.md"
 LICENCES = {  # as the hub spells them
@@ -25,118 +24,105 @@ METRICS = {  # our name of a metric -> the hub's
 MAX_LABELS = 40  # listed by name
 CLASSIFICATION, TAGGING, SIMILARITY = "text-classification", "token-classification", "sentence-similarity"  # the hub's
 USAGE = {
-    CLASSIFICATION: 'ade.Classifier.load("FOLDER").predict(["a text", "another"])',
-    TAGGING: 'ade.Tagger.load("FOLDER").predict(["a sentence of words"])',
-    SIMILARITY: 'ade.load("FOLDER").encode(["a text", "another"]).shape',
+    CLASSIFICATION: 'predict(["a text", "another"])',
+    TAGGING: 'predict(["a sentence of words"])',
+    SIMILARITY: 'encode(["a text", "another"]).shape',
 }
-TOKENS = {  # what a token is made of, by whether the table is coded
-    False: "a weighted sum of a few shared anchor vectors",
-    True: "a sum of vectors put together from shared pieces",
-}
-TEMPLATE = """---
-{{ card_data }}
----
+TASKS = {TAGGER: TAGGING, ENCODER: SIMILARITY}  # all others classify
 
-# ADE on {{ data }}
 
-An Adaptive Dictionary Embeddings (ADE) model: every token is {{ tokens }}, one \
-attention layer weighs them by context, and a linear layer {{ last_layer }}.
+def card(config: Config, table: Codebook | CodedTable, nbytes: int) -> str:
+    """Return the model card, for a folder of which prediction reads `nbytes` bytes."""
+    metadata, kind = config.metadata, TASKS.get(config.kind, CLASSIFICATION)
+    codebook = config.kind == CODEBOOK
+    shares = f"{len(table.anchors):,} anchors" if isinstance(table, Codebook) else f"{table.vocabulary:,} coded rows"
+    made_of = "a weighted sum of a few shared anchor vectors"
+    if not isinstance(table, Codebook):
+        made_of = "a sum of vectors put together from shared pieces"
+    last = "makes a vector" if config.kind == ENCODER else "predicts"
+    rest = "" if codebook else f", one attention layer weighs them by context, and a linear layer {last}"
 
-- {{ purpose }}
-{% if labels %}- Labels: {{ labels }}
-{% endif %}- Size: {{ size }}
-{% if about.teacher %}- {{ distilled }} distilled from: {{ about.teacher }}, {{ license_note }}
-{% endif %}{% if about.data %}- Trained on: {{ about.data }}{% if about.rows %}, {{ rows }} rows{% endif %}
-{% endif %}{% if lexicon_entries %}- Lexicon: scores of {{ lexicon_entries }} n-grams are added to the model's
-{% endif %}{% if splits %}
-## Metrics
+    lines = [f"- {_purpose(config)}"]
+    if config.labels and config.problem != REGRESSION:
+        listed = [*config.labels[:MAX_LABELS], *(["..."] if len(config.labels) > MAX_LABELS else [])]
+        lines.append(f"- Labels: {', '.join(listed)}")
+    lines.append(f"- Size: {nbytes:,} bytes, {shares} of width {table.dim}")
+    if metadata.get("teacher"):
+        what = "Encoder" if config.kind == ENCODER else "Embedding table"
+        stated = f"licence: {metadata['license']}" if metadata.get("license") else "licence not known: look it up"
+        lines.append(f"- {what} distilled from: {metadata['teacher']}, {stated}")
+    if metadata.get("data"):
+        rows = f", {metadata['rows']:,} rows" if metadata.get("rows") else ""
+        lines.append(f"- Trained on: {metadata['data']}{rows}")
+    if entries := (metadata.get("lexicon") or {}).get("entries"):
+        lines.append(f"- Lexicon: scores of {entries:,} n-grams are added to the model's")
 
-| split | {{ metric_names | join(" | ") }} |
-| --- |{{ " ---: |" * metric_names | length }}
-{% for split, cells in splits.items() %}| {{ split }} | {{ cells | join(" | ") }} |
-{% endfor %}{% endif %}
-## How to use it
+    parts = [
+        f"---\n{card_data(config)}\n---",
+        f"# ADE on {metadata.get('data') or 'unnamed'}" if not codebook else "# An ADE codebook",
+        f"An Adaptive Dictionary Embeddings (ADE) model: every token is {made_of}{rest}.",
+        "\n".join(lines),
+        _metrics_table({split: metadata[split] for split in ("dev", "test") if metadata.get(split)}),
+        "" if codebook else _usage(kind),
+        "Weights are safetensors; loading runs no code of this repository.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _purpose(config: Config) -> str:
+    if config.kind == CODEBOOK:
+        return "A table of token embeddings, which models start from"
+    if config.kind == ENCODER:
+        return f"Gives each text a unit vector of {config.output_size} dimensions"
+    if config.problem == REGRESSION:
+        return "Predicts: a number for a text"
+    any_of = "any" if config.problem == MULTI else "one"
+    return f"Predicts: {any_of} of {len(config.labels)} labels for a {'word' if config.kind == TAGGER else 'text'}"
+
+
+def _metrics_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
+    if not splits:
+        return ""
+    names = list(dict.fromkeys(name for metrics in splits.values() for name in metrics))
+    rows = [["split", *names], ["---", *["---:"] * len(names)]]
+    rows += [[split, *(_shown(metrics.get(name)) for name in names)] for split, metrics in splits.items()]
+    return "## Metrics\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _usage(kind: str) -> str:
+    text = f"""## How to use it
 
 `pip install ade-embeddings`, then with FOLDER a folder or this model's name on the hub:
 
 ```python
 import ade  # registers the model with transformers
 
-print({{ usage }})
-```
+print(ade.load("FOLDER").{USAGE[kind]})
+```"""
+    if kind == SIMILARITY:
+        return text
+    return f"""{text}
 
-{% if pipeline_tag %}```python
+```python
 import ade
 from transformers import pipeline
 
-print(pipeline("{{ pipeline_tag }}", "FOLDER")("a text"))
-```
-
-{% endif %}Weights are safetensors; loading runs no code of this repository.
-"""
+print(pipeline("{kind}", "FOLDER")("a text"))
+```"""
 
 
-def write_card(folder: Path, config: AdeConfig) -> None:
-    """Write the model card of a folder that holds the other files of a model."""
-    nbytes = (folder / "model.safetensors").stat().st_size
-    (folder / CARD).write_text(card(config, nbytes), "utf8")
-
-
-def record(folder: Path, config: AdeConfig, split: str, metrics: Mapping[str, Any]) -> None:
-    """Add the metrics of a split to the config and the model card of a model folder."""
-    config.about = {**config.about, split: dict(metrics)}
-    config.save_pretrained(folder)
-    write_card(folder, config)
-
-
-def card(config: AdeConfig, nbytes: int) -> str:
-    """Return the model card of a config, for weights of `nbytes` bytes."""
-    about, labels = config.about, names_of(config.id2label, config.num_labels)
-    problem = problem_of(config.problem_type, config.num_labels)
-    kind = task(config)
-    listed = [] if problem == REGRESSION else [*labels[:MAX_LABELS]]
-    if len(labels) > MAX_LABELS:
-        listed.append("...")
-    unit = "word" if kind == TAGGING else "text"
-    predicts = {MULTI: f"any of {len(labels)} labels for a text", REGRESSION: "a number for a text"}
-    purpose = f"Predicts: {predicts.get(problem, f'one of {len(labels)} labels for a {unit}')}"
-    if kind == SIMILARITY:
-        purpose = f"Gives each text a unit vector of {config.output_size} dimensions"
-    table = f"{config.vocab_size:,} coded rows" if config.coded else f"{config.anchors:,} anchors"
-    splits = {split: about[split] for split in ("test", "dev") if about.get(split)}
-    entries = (about.get("lexicon") or {}).get("entries")
-    metric_names = list(dict.fromkeys(name for metrics in splits.values() for name in metrics))
-
-    content = ModelCard.from_template(
-        metadata(config),
-        template_str=TEMPLATE,
-        about=about,
-        data=about.get("data") or "unnamed",
-        tokens=TOKENS[bool(config.coded)],
-        purpose=purpose,
-        last_layer="makes a vector" if kind == SIMILARITY else "predicts",
-        distilled="Encoder" if kind == SIMILARITY else "Embedding table",
-        pipeline_tag="" if kind == SIMILARITY else kind,
-        labels=", ".join(listed),
-        size=f"{nbytes:,} bytes, {table} of width {config.hidden_size}",
-        license_note=f"licence: {about['license']}" if about.get("license") else "licence not known: look it up",
-        rows=f"{about.get('rows') or 0:,}",
-        lexicon_entries=f"{entries:,}" if entries else "",
-        splits={split: [_shown(splits[split].get(name)) for name in metric_names] for split in reversed(splits)},
-        metric_names=metric_names,
-        usage=USAGE[kind],
-    )
-    return f"{content}\n"
-
-
-def metadata(config: AdeConfig) -> ModelCardData:
+def card_data(config: Config) -> ModelCardData:
     """Return the metadata of the card, which the hub reads."""
-    about, teacher = config.about, str(config.about.get("teacher") or "")
+    about, teacher = config.metadata, str(config.metadata.get("teacher") or "")
     data = str(about.get("data") or "")
-    fields: dict[str, Any] = {"library_name": "ade", "pipeline_tag": task(config), "tags": ["ade", "transformers"]}
+    fields: dict[str, Any] = {
+        "library_name": "ade",
+        "pipeline_tag": None if config.kind == CODEBOOK else TASKS.get(config.kind, CLASSIFICATION),
+        "tags": ["ade", "transformers"],
+    }
     fields |= licence(about.get("license"))
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", teacher.removesuffix(CONTEXTUAL)):
-        fields["base_model"] = teacher.removesuffix(CONTEXTUAL)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", teacher):
+        fields["base_model"] = teacher
     if re.fullmatch(r"[\w.-]+/[\w.-]+", data):  # a name on the hub; files and folders are called by one word
         fields["datasets"] = [data]
     test = about.get("test") or {}
@@ -145,16 +131,17 @@ def metadata(config: AdeConfig) -> ModelCardData:
         fields["metrics"] = sorted(known)
         fields["model_name"] = f"ade-{re.sub(r'[^a-z0-9]+', '-', (data or 'model').lower()).strip('-')}"
         fields["eval_results"] = [
-            EvalResult(task(config), data or "unnamed", data or "unnamed", kind, round(value, 4), dataset_split="test")
+            EvalResult(
+                TASKS.get(config.kind, CLASSIFICATION),
+                data or "unnamed",
+                data or "unnamed",
+                kind,
+                round(value, 4),
+                dataset_split="test",
+            )
             for kind, value in sorted(known.items())
         ]
     return ModelCardData(**fields)
-
-
-def task(config: AdeConfig) -> str:
-    """Return the hub's name of the task a model solves."""
-    kinds = {TAGGER: TAGGING, ENCODER: SIMILARITY}
-    return next((kinds[name] for name in config.architectures or [] if name in kinds), CLASSIFICATION)
 
 
 def licence(stated: str | None) -> dict[str, str]:

@@ -3,20 +3,12 @@
 Grouped Positional Encoding (GPE) is this encoding with one position per word: all anchors of a word share it.
 """
 
-import math
-
-from ade.arrays import Array, arange_like, as_float, library_of
+import numpy as np
 
 
-def frequencies(dim: int, like: Array) -> Array:
-    """Angle per position of each sine and cosine, of the same library and on the same device as another array."""
-    even = 2 * as_float(arange_like((dim + 1) // 2, like))  # 0, 2, 4, ... below dim
-    return library_of(like).exp(even * (-math.log(10000.0) / dim))  # (dim / 2,)
-
-
-def sinusoidal(positions: Array, dim: int) -> Array:
-    """Encode integer positions of any shape as (..., dim): sine and cosine of the same frequency side by side."""
-    library = library_of(positions)
-    angle = as_float(positions)[..., None] * frequencies(dim, positions)
-    encoded = library.stack([library.sin(angle), library.cos(angle)], -1)  # (..., dim / 2, 2)
-    return encoded.reshape(*positions.shape, 2 * angle.shape[-1])[..., :dim]
+def sinusoidal(positions: np.ndarray, dim: int) -> np.ndarray:
+    """Encode integer positions (n,) as (n, dim): sine and cosine of the same frequency side by side."""
+    frequency = 10_000.0 ** (-np.arange(0, dim, 2) / dim)  # (dim / 2,)
+    angle = positions[:, None] * frequency
+    encoded = np.stack([np.sin(angle), np.cos(angle)], -1)  # (n, dim / 2, 2)
+    return encoded.reshape(len(positions), -1)[:, :dim].astype(np.float32)

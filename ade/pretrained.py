@@ -1,147 +1,140 @@
-"""AdePreTrainedModel: what the models share, whatever their head.
+"""AdePreTrainedModel: what the models share, whatever their head; how transformers loads and saves them.
 
-How a model is made from a codebook, how its weights are initialised, and how they are packed into few bits.
+A model is made of what was read (`Saved`) and gives it back (`to_saved`), so that there is one reader and one writer of
+folders: weights that are packed on disk are unpacked here, and packed again when the model is saved.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from ade.codebook import Codebook
-from ade.compression.coded_table import CodedTable
-from ade.configuration import AdeConfig
-from ade.embedding import AnchorEmbedding, PackedLinear
-from ade.packing.bits import pack_layer
-from ade.packing.format import Packing
-from ade.settings import Architecture
+from ade.errors import InputError
+from ade.folder import Saved, new_model
+from ade.huggingface_config import AdeConfig
+from ade.lexicon_layer import LexiconLayer
+
+DOWNLOAD = ("revision", "subfolder", "cache_dir", "token", "local_files_only", "force_download")
+HEAD = ("num_labels", "id2label", "label2id", "problem_type")
+BASE = "ade."  # the name of the model without its head
 
 
 class AdePreTrainedModel(PreTrainedModel):
-    """Base class of the models: config, weight initialisation, and how a model is made from a codebook and packed."""
+    """Base class of the models."""
 
     config_class = AdeConfig
     base_model_prefix = "ade"
     accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it where it accumulates gradients
-    _class_weight_cache: tuple[Any, Tensor] | None = None
+    kind = ""  # of `ade.configuration.KINDS`; empty for the model without a head
+    lexicon: LexiconLayer | None
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the state dict as numpy arrays: floats in float32, packed integers as they are."""
-        tensors = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
-        return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in tensors.items()}
+    def __init__(self, saved: Saved) -> None:
+        if not isinstance(saved, Saved):
+            raise InputError(f"{type(self).__name__} is made of a saved model: use from_pretrained")
+        super().__init__(AdeConfig.of(saved.config, saved.table.vocabulary, saved.table.dim))
+        self.settings, self.tokenizer = saved.config, saved.tokenizer
+        self.lexicon = None  # set here: a value of the class would hide the layer
+        self.saved_lexicon = saved.lexicon  # never trained; the model without a head saves it again
+
+    @torch.no_grad()
+    def load_layers(self, saved: Saved) -> None:
+        """Copy a model's layers; those of a head that this class lacks are kept to be saved again."""
+        self.post_init()
+        parameters = {name.removeprefix(BASE): parameter for name, parameter in self.named_parameters()}
+        for name in saved.layers.keys() & parameters.keys():
+            parameters[name].copy_(torch.from_numpy(saved.layers[name]))
+        self.unused_layers = {name: layer for name, layer in saved.layers.items() if name not in parameters}
+
+    def to_saved(self) -> Saved:
+        """Return the model as it will be stored."""
+        state = {name.removeprefix(BASE): tensor for name, tensor in self.named_parameters()}
+        table = self.base_model.embedding.to_table()
+        layers = dict(self.unused_layers)
+        for name in self.settings.layer_shapes(table.dim).keys() - layers.keys():
+            layers[name] = state[name].detach().float().cpu().numpy()
+        return Saved(self.settings, self.tokenizer, table, layers, self.saved_lexicon)
 
     @classmethod
-    def from_codebook(
-        cls,
-        codebook: Codebook | CodedTable,
-        labels: Sequence[str] = ("value",),
-        architecture: Architecture | None = None,
-        **more: Any,
-    ) -> Self:
-        """Make an untrained model on a codebook; `more` are further arguments of `AdeConfig`, as `problem_type`."""
-        architecture = architecture or Architecture()
-        packing = Packing() if isinstance(codebook, CodedTable) else codebook.packing
-        config = AdeConfig(
-            **_sizes(codebook),
-            id2label=dict(enumerate(labels)),
-            label2id={name: i for i, name in enumerate(labels)},
-            attend=architecture.attend,
-            sat=architecture.sat,
-            layers=architecture.layers,
-            positions=architecture.positions,
-            pooling=architecture.pooling,
-            num_attention_heads=architecture.heads or None,
-            max_tokens=architecture.max_tokens,
-            packing=None if packing is None else replace(packing, layer_bits=architecture.layer_bits).as_dict(),
-            **more,
-        )
-        model = cls(config)
-        layer = model.base_model.embedding
-        if isinstance(codebook, CodedTable):
-            layer.load(codebook.table)
-        else:
-            layer.load_codebook(codebook)
+    def from_pretrained(cls, source: str | os.PathLike[str], *_: Any, **given: Any) -> Any:
+        """Load a model folder or a model on the hub.
+
+        With other labels than the folder's, or a folder of another kind, the head is untrained. Of the arguments of
+        transformers those are known that choose labels, type, device and what to download; no remote code is run.
+        """
+        if given.get("state_dict") is not None:
+            raise InputError("state_dict is not taken: load the model, then call load_state_dict on it")
+        saved = Saved.read(os.fspath(source), **{name: given[name] for name in DOWNLOAD if given.get(name) is not None})
+        asked = given.get("config")
+        wanted = {name: given[name] for name in HEAD if given.get(name) is not None}
+        if isinstance(asked, AdeConfig):  # pipelines and Auto classes put the labels there
+            wanted = {name: getattr(asked, name) for name in HEAD if getattr(asked, name, None) is not None} | wanted
+        model = cls(saved if not cls.kind else with_head(saved, cls.kind, wanted))
+
+        dtype = given.get("dtype") or given.get("torch_dtype")
+        if isinstance(dtype, str) and dtype != "auto":
+            dtype = getattr(torch, dtype)
+        if isinstance(dtype, torch.dtype):
+            model = model.to(dtype)
+        device = given.get("device_map")
+        if isinstance(device, Mapping):
+            device = device.get("")
+        if isinstance(device, str) and device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = (model if device is None else model.to(device)).eval()
+        if given.get("output_loading_info"):
+            return model, {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": [], "error_msgs": []}
         return model
 
-    @torch.no_grad()
-    def packed(self) -> Self:
-        """Return the model with its weights packed as `config.packing` says.
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *_: Any, **__: Any) -> None:
+        """Write the files of a model folder, packed as the model's settings say."""
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.to_saved().write(folder)
 
-        Returns the model itself where it has no packing or is packed already.
-        """
-        if not self.config.packing or self.config.packed:
-            return self
-        packing = Packing(**self.config.packing)
-        state, prefix = self.arrays(), "embedding." if self.base_model is self else "ade.embedding."
+    def push_to_hub(self, repo_id: str, *_: Any, **given: Any) -> str:
+        """Upload the model folder to the Hugging Face hub."""
+        return self.to_saved().push_to_hub(repo_id, bool(given.get("private")), given.get("token"))
 
-        # The codebook, or the coded table.
-        sizes, arrays = self.base_model.embedding.packed_arrays(packing)
+    def class_weights(self) -> Tensor | None:
+        """Return the weight of each class in the loss; None where all are alike."""
+        return self.get_buffer("_class_weights") if hasattr(self, "_class_weights") else None
 
-        # The linear layers; biases and LayerNorm stay as they are.
-        stored = {prefix + name: array for name, array in arrays.items()}
-        for name, array in state.items():
-            if name.startswith(prefix):
-                continue
-            layer = name.removesuffix(".weight")
-            if array.ndim == 2 and layer != name:
-                stored[name], stored[f"{layer}.scales"] = pack_layer(array, packing.layer_bits)
-            else:
-                stored[name] = array
+    def keep_class_weights(self) -> None:
+        """Make a buffer of the class weights of the settings, so that they are on the model's device."""
+        if self.settings.class_weights is not None:
+            self.register_buffer("_class_weights", torch.tensor(self.settings.class_weights), persistent=False)
 
-        model = type(self)(AdeConfig.from_dict({**self.config.to_dict(), "packed": sizes}))
-        model.load_state_dict({name: torch.from_numpy(array) for name, array in stored.items()})
-        return model.to(self.device).eval()
-
-    def _class_weights(self, logits: Tensor) -> Tensor | None:
-        """Return the loss weight of each class (C,), on the device of the logits; None where all are alike.
-
-        Weights for another number of classes, as under a new head, are ignored. The tensor is kept: it could not be
-        made while a CUDA graph is recorded.
-        """
-        given = self.config.class_weights
-        if given is None or len(given) != logits.shape[-1]:
-            return None
-        key = (tuple(given), logits.device, logits.dtype)
-        if self._class_weight_cache is None or self._class_weight_cache[0] != key:
-            with torch.inference_mode(False):
-                self._class_weight_cache = (key, torch.tensor(given, device=logits.device, dtype=logits.dtype))
-        return self._class_weight_cache[1]
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        def untouched(tensor: Tensor) -> bool:  # not loaded from a file
-            return not getattr(tensor, "_is_hf_initialized", False)
-
-        if isinstance(module, nn.Linear):
-            if untouched(module.weight):
-                nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None and untouched(module.bias):
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, PackedLinear) and untouched(module.bias):
-            for tensor in (*module.buffers(), *module.parameters()):  # a head of another size is zero-initialised
-                nn.init.zeros_(tensor)
-        elif isinstance(module, nn.LayerNorm) and untouched(module.weight):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, AnchorEmbedding) and untouched(module.anchors):
-            nn.init.normal_(module.anchors)
-            nn.init.normal_(module.weights)
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        """Leave the weights as they are: they are copied from what was read."""
 
 
-def _sizes(codebook: Codebook | CodedTable) -> dict[str, Any]:
-    """The arguments of `AdeConfig` that a codebook decides."""
-    if isinstance(codebook, CodedTable):
-        shape = codebook.table.shape
-        sizes = {"vocab_size": shape.rows, "hidden_size": shape.dim, "coded": shape.to_dict()}
-        return {**sizes, "anchors": 1, "pairs": 0, "max_pairs": 1}
-    return {
-        "vocab_size": codebook.vocabulary,
-        "hidden_size": codebook.dim,
-        "anchors": len(codebook.anchors),
-        "pairs": len(codebook.indices),
-        "max_pairs": codebook.max_pairs,
+def with_head(saved: Saved, kind: str, wanted: Mapping[str, Any]) -> Saved:
+    """Return a model with the head that is wanted, untrained where it is another than the model's."""
+    config = saved.config
+    names = wanted.get("id2label")
+    labels = config.labels if names is None else tuple(str(names[i]) for i in sorted(names, key=int))
+    count = wanted.get("num_labels")
+    if count is not None and count != len(labels):
+        labels = tuple(f"LABEL_{i}" for i in range(count))
+    problem = wanted.get("problem_type") or (config.problem if len(labels) == len(config.labels) else None)
+    if (kind, labels, problem) == (config.kind, config.labels, config.problem):
+        return saved
+    if not labels:
+        raise InputError(f"a head needs labels: give num_labels or id2label, the folder holds {config.kind}")
+
+    chosen: dict[str, Any] = {"kind": kind, "labels": labels, "problem": problem}
+    if kind == config.kind and len(labels) == len(config.labels) and problem == config.problem:
+        return replace(saved, config=replace(config, **chosen))
+    untrained: dict[str, Any] = {
+        "label_type": "str",
+        "mean": 0.0,
+        "deviation": 1.0,
+        "class_weights": None,
+        "metadata": {},
     }
+    return new_model(saved, replace(config, **chosen, **untrained))

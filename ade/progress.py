@@ -1,8 +1,24 @@
-"""Progress callbacks: long computations report to a function that the caller passes; nothing here prints."""
+"""Progress of long computations: they call a `Report`; the ones made here show it on stderr."""
 
 import logging
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SECONDS = 5.0  # between two lines of progress, where there is no terminal
+FORMATS = {  # of the metrics that are shown
+    "loss": "loss {:.3f}",
+    "accuracy": "acc {:.3f}",
+    "best": "dev {:.3f}",
+    "cosine": "cos {:.3f}",
+    "rate": "{:,.0f}/s",
+}
 
 # Called with the stage, the steps done, the steps in all, and metrics to show.
 Report = Callable[[str, int, int, Mapping[str, float]], None]
@@ -10,6 +26,73 @@ Report = Callable[[str, int, int, Mapping[str, float]], None]
 
 def silent(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
     """Ignore the progress: the default of every `report` argument."""
+
+
+@contextmanager
+def shown(wanted: "bool | Report | None" = None) -> Iterator[Report]:
+    """Context manager: a `Report` that shows the progress on stderr, or the one that the caller gives.
+
+    In terminals and notebooks it draws a bar per stage, with the time left and the latest metrics; elsewhere it prints
+    a line every few seconds. Nothing is shown where `wanted` is False, or where it is None and the environment variable
+    `ADE_PROGRESS` is 0.
+    """
+    if callable(wanted):
+        yield wanted
+        return
+    if wanted is False or (wanted is None and os.environ.get("ADE_PROGRESS") == "0"):
+        yield silent
+        return
+    from rich.console import Console
+
+    stderr = Console(stderr=True, highlight=False)
+    if stderr.is_terminal or (stderr.is_jupyter and find_spec("ipywidgets") is not None):
+        yield from _bars(stderr)
+    else:
+        yield Lines(stderr)
+
+
+def _bars(console: "Console") -> Iterator[Report]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[metrics]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as bars:
+        tasks = {}
+
+        def report(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total, metrics="")
+            bars.update(tasks[stage], completed=done, total=total, metrics=_format(metrics))
+
+        yield report
+
+
+class Lines:
+    """A `Report` that prints a line, at most every `SECONDS`."""
+
+    def __init__(self, console: "Console") -> None:
+        self.console, self.last = console, time.monotonic()
+
+    def __call__(self, stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        """Print the stage, what is done of it, and its metrics."""
+        if time.monotonic() - self.last < SECONDS:
+            return
+        self.last = time.monotonic()
+        line = f"{stage} {done:,}/{total:,} {_format(metrics)}"
+        self.console.print(line.rstrip(), markup=False, soft_wrap=True)
+
+
+def _format(metrics: Mapping[str, float]) -> str:
+    return " ".join(text.format(metrics[name]) for name, text in FORMATS.items() if name in metrics)
 
 
 @contextmanager

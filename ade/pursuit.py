@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -170,10 +171,10 @@ def quality(rows: Rows, codebook: Codebook) -> dict[str, Any]:
     """Return the mean and percentiles of the cosine to the teacher, and the number of unused anchors."""
     blocks = zip(codebook.blocks(BLOCK), rows.blocks(BLOCK), strict=True)
     cosine = torch.cat(
-        [F.cosine_similarity(composed.to(rows.device), row, dim=1).cpu() for (_, composed), (_, row, _) in blocks]
+        [F.cosine_similarity(torch.from_numpy(composed), row.cpu(), dim=1) for composed, (_, row, _) in blocks]
     )
     percentiles = torch.quantile(cosine, torch.tensor([0.05, 0.5, 0.95]))
-    used = torch.bincount(codebook.indices.long()[codebook.weights != 0], minlength=len(codebook.anchors)) > 0
+    used = np.bincount(codebook.indices[codebook.weights != 0], minlength=len(codebook.anchors)) > 0
     return {
         "cosine": float(cosine.mean()),
         "weighted_cosine": float((cosine * rows.importance).mean()),

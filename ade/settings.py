@@ -1,4 +1,4 @@
-"""All settings, as frozen dataclasses; the command line's flags are made from their fields.
+"""All settings, as frozen dataclasses; `ade VERB --set help` lists those without an option.
 
 They are kept apart from the code that uses them so that this file imports nothing heavy and `ade --help` is quick.
 """
@@ -81,9 +81,8 @@ class DistillationSettings:
 class Architecture:
     """Architecture of a model on a given codebook."""
 
-    attend: Literal["tokens", "anchors", "gated"] = field(
-        default="gated",
-        metadata={"help": "attend over tokens, expanded anchors, or tokens whose context gates their anchors"},
+    attend: Literal["tokens", "anchors"] = field(
+        default="tokens", metadata={"help": "attend over tokens, or over all their anchors"}
     )
     sat: bool = field(
         default=True,
@@ -102,7 +101,7 @@ class Architecture:
     heads: int = field(default=0, metadata={"help": "number of attention heads; 0 for heads of width 64"})
     max_tokens: int = field(
         default=512,
-        metadata={"help": "maximum tokens of a window; longer texts are read in several"},
+        metadata={"help": "tokens of a text that attention reads; the n-gram scores read all of it"},
     )
     layer_bits: int = field(
         default=8, metadata={"help": "bits of the layers' weights in a model on a packed codebook: 4, 8 or 16"}
@@ -112,6 +111,7 @@ class Architecture:
         _need(self.heads >= 0, "heads", "0 or more", self.heads)
         _need(self.max_tokens >= 1, "max_tokens", "at least 1", self.max_tokens)
         _need(self.layers >= 1, "layers", "at least 1", self.layers)
+        _need(self.positions != "each" or self.attend == "anchors", "positions", "grouped or none over tokens", "each")
         _need(self.layer_bits in (4, 8, 16), "layer_bits", "4, 8 or 16", self.layer_bits)
 
 
@@ -122,17 +122,13 @@ class TrainingSettings:
     epochs: float | None = field(
         default=None,
         metadata={
-            "help": f"passes over the training rows; by default {EPOCHS}, or with --fit-to-data chosen for the data"
+            "help": f"passes over the training rows; by default {EPOCHS}, or with fit_to_data chosen for the data"
         },
     )
     steps: int = field(default=0, metadata={"help": "optimizer steps, instead of epochs"})
     batch_size: int = field(default=64, metadata={"help": "texts per optimizer step"})
     learning_rate: float = field(
-        default=7e-4, metadata={"help": "peak learning rate, after the warm-up (with --fit-to-data: at 4 classes)"}
-    )
-    adapt: bool = field(
-        default=False,
-        metadata={"help": "move pairs to the tokens whose gradients are largest; their total number stays"},
+        default=7e-4, metadata={"help": "peak learning rate, after the warm-up (with fit_to_data: at 4 classes)"}
     )
     lexicon: bool = field(
         default=True, metadata={"help": "add n-gram scores to the model's where this improves validation"}
@@ -158,6 +154,11 @@ class TrainingSettings:
     seed: int = field(default=0, metadata={"help": "random seed"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
 
+    @staticmethod
+    def presets() -> "tuple[TrainingSettings, TrainingSettings]":
+        """Return the presets, whose values `--set help` shows."""
+        return STRONG, PAPER
+
     def __post_init__(self) -> None:
         _need(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
         _need(self.class_weights in ("none", "balanced"), "class_weights", "none or balanced", self.class_weights)
@@ -170,21 +171,6 @@ class TrainingSettings:
             _need(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", getattr(self, name))
         if self.lexicon_size:
             parse_size(self.lexicon_size)  # raises for what is no size
-
-
-@dataclass(frozen=True)
-class TeachingSettings:
-    """Settings of knowledge distillation from a fine-tuned encoder (`--distill-from`)."""
-
-    variants: int = field(
-        default=-1,
-        metadata={"help": "augmented texts per text that the teacher labels; -1 chooses by the number of rows"},
-    )
-    trust: float = field(default=0.5, metadata={"help": "weight of the teacher in the target of a labelled text"})
-
-    def __post_init__(self) -> None:
-        _need(self.variants >= -1, "variants", "0 or more, or -1", self.variants)
-        _need(0 <= self.trust <= 1, "trust", "between 0 and 1", self.trust)
 
 
 @dataclass(frozen=True)
@@ -220,8 +206,9 @@ class EncoderSettings:
 class CompressionSettings:
     """Settings of `compress`: how the embedding table of another model is packed."""
 
-    size: str = field(default="", metadata={"help": "bytes of the packed table, as 12MB"})
-    ratio: float = field(default=16.0, metadata={"help": "without a size: how many times smaller than in float32"})
+    size: str = field(
+        default="", metadata={"help": "bytes of the packed table, as 12MB; by default a sixteenth of those in float32"}
+    )
     head: Literal["tied", "input", "both"] = field(
         default="tied",
         metadata={
@@ -234,72 +221,20 @@ class CompressionSettings:
         metadata={"help": "most loss on held-back text, as 2%; more bytes are spent until it holds"},
     )
     tune_steps: int = field(default=400, metadata={"help": "optimizer steps of --tune"})
-    tune_rate: float = field(
-        default=0.003, metadata={"help": "peak learning rate of --tune, relative to the size of the values"}
-    )
-    own_texts: int = field(
-        default=0,
-        metadata={
-            "help": "texts that a decoder writes itself, to count rows in and to tune with, beside files or alone"
-        },
-    )
     seed: int = field(default=0, metadata={"help": "random seed"})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda"})
 
     def __post_init__(self) -> None:
         if self.size:
             parse_size(self.size)  # raises for what is no size
-        _need(1 <= self.ratio <= 256, "ratio", "between 1 and 256", self.ratio)
         if self.max_loss:
             parse_percent(self.max_loss)  # raises for what is no percentage
         _need(self.tune_steps >= 1, "tune_steps", "at least 1", self.tune_steps)
-        _need(0 < self.tune_rate <= 1, "tune_rate", "above 0, at most 1", self.tune_rate)
-        _need(self.own_texts >= 0, "own_texts", "at least 0", self.own_texts)
         _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
 
     def nbytes(self, rows: int, dim: int) -> int:
         """The bytes that a table of this shape may take."""
-        return parse_size(self.size) if self.size else int(4 * rows * dim / self.ratio)
-
-
-@dataclass(frozen=True)
-class ServiceSettings:
-    """Settings of `ade serve`: limits of requests and connections, and how concurrent requests are batched."""
-
-    max_bytes: int = field(default=1 << 20, metadata={"help": "maximum bytes of a request body"})
-    max_texts: int = field(default=256, metadata={"help": "maximum texts per request"})
-    max_chars: int = field(default=20_000, metadata={"help": "maximum characters per text"})
-    timeout: float = field(
-        default=30.0, metadata={"help": "seconds after which a request that still waits gets status 503"}
-    )
-    batch: int = field(default=64, metadata={"help": "maximum texts per batch, from any number of requests"})
-    batch_tokens: int = field(
-        default=2048, metadata={"help": "maximum tokens per batch, estimated as a quarter of the bytes"}
-    )
-    wait_ms: float = field(
-        default=2.0, metadata={"help": "maximum wait in ms for further requests, if the last batch had several"}
-    )
-    queue: int = field(
-        default=1 << 20, metadata={"help": "maximum estimated tokens waiting; further requests get status 503"}
-    )
-    inspect_texts: int = field(default=2, metadata={"help": "maximum texts per explanation or inspection"})
-    inspect_chars: int = field(default=2_000, metadata={"help": "maximum characters per explained or inspected text"})
-    max_connections: int = field(
-        default=512, metadata={"help": "maximum open connections; beyond it only /health is answered"}
-    )
-    grace: float = field(
-        default=2.0, metadata={"help": "seconds after SIGTERM in which new requests are still answered"}
-    )
-
-    def __post_init__(self) -> None:
-        for name in (
-            "max_bytes", "max_texts", "max_chars", "batch", "batch_tokens", "queue", "inspect_texts", "inspect_chars",
-            "max_connections",
-        ):  # fmt: skip
-            _need(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        _need(0 <= self.wait_ms <= 1000, "wait_ms", "between 0 and 1000", self.wait_ms)
-        _need(0 < self.timeout <= 3600, "timeout", "above 0 and at most 3600", self.timeout)
-        _need(0 <= self.grace <= 3600, "grace", "between 0 and 3600", self.grace)
+        return parse_size(self.size) if self.size else 4 * rows * dim // 16
 
 
 STRONG = TrainingSettings()
@@ -309,4 +244,3 @@ PAPER = TrainingSettings(
     lexicon=False,
 )  # fmt: skip
 PRESETS = {"strong": STRONG, "paper": PAPER}
-ARCHITECTURES = {"strong": Architecture(), "paper": Architecture(attend="tokens")}  # Algorithm 1 as printed

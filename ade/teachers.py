@@ -19,18 +19,14 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from ade.data.problems import ENCODER
-from ade.data.tokenize import special_tokens_around
-from ade.data.tokenizer_file import TOKENIZER, read_tokenizer
-from ade.devices import resolve_device
+from ade.codebook import Codebook, CodedTable
+from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.errors import InputError, first_line
 from ade.files import OWN_MODELS, kind_of, looks_like_hub_name
-from ade.packing.coded import TABLE_FILE
-from ade.progress import Report, quiet, silent
+from ade.folder import Saved
+from ade.packing.tokenizer_file import TOKENIZER, read_tokenizer
 
 DEFAULT_TEACHER = "wordllama"
-CONTEXTUAL = ", contextual"  # appended to the name of a teacher made by `contextual_teacher`
-BATCH = 1024  # tokens encoded at a time
 TEXT_VECTORS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
 
@@ -52,6 +48,22 @@ class Teacher:
     def nbytes(self) -> int:
         """Bytes of the table in float32, as the paper counts them."""
         return self.table.numel() * 4
+
+    def take(self, tokenizer: Tokenizer, rows: np.ndarray) -> "Teacher":
+        """Return the teacher with some of its rows, and the tokenizer whose ids they are."""
+        return Teacher(self.name, self.table[torch.from_numpy(rows)], tokenizer, self.license)
+
+    def as_saved(self, table: Codebook | CodedTable, **metadata: Any) -> Saved:
+        """Return a table that was distilled from this teacher, as a folder has it."""
+        config = Config(kind=CODEBOOK, metadata={**self.about, **metadata})
+        return Saved(config, self.tokenizer, table, {})
+
+    @classmethod
+    def of(cls, saved: Saved) -> "Teacher":
+        """Return the table of a model or codebook as a teacher, to be fitted to another size."""
+        metadata, table = saved.config.metadata, saved.table
+        rows = torch.from_numpy(table.rows(np.arange(table.vocabulary)))
+        return cls(str(metadata.get("teacher") or "a table"), rows, saved.tokenizer, metadata.get("license"))
 
 
 def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
@@ -105,18 +117,16 @@ def _read_wordllama() -> tuple[Tensor, Tokenizer]:
 def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
     kind = kind_of(folder)
     if kind.startswith(OWN_MODELS):
-        trained = "'ade train --from' trains a classifier on it"
-        instead = trained if kind == ENCODER else "give the teacher that it was made from"
+        trained = "'ade train --from' starts from it"
+        instead = trained if kind in (ENCODER, CODEBOOK) else "give the teacher that it was made from"
         raise InputError(f"{folder}: an ADE model has no embedding table to distil; {instead}")
-    if (folder / TABLE_FILE).exists():
-        raise InputError(f"{folder}: a table in codes, distilled already; give it as --codebook")
     tokenizer = _read_tokenizer(folder)
     if (folder / "embeddings.safetensors").exists():
         return _read_tensor(folder / "embeddings.safetensors"), tokenizer
     if (folder / "embeddings.npy").exists():
         return _read_npy(folder / "embeddings.npy"), tokenizer
     if (folder / "config.json").exists():
-        return _read_model_embeddings(folder), tokenizer
+        return _read_tensor(*_find_tensor(folder)), tokenizer
     raise InputError(f"{folder}: holds neither embeddings.safetensors, embeddings.npy nor a Hugging Face config.json")
 
 
@@ -154,11 +164,6 @@ def _read_tensor(path: Path, name: str | None = None) -> Tensor:
             return file.get_tensor(name or names[0])
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from None
-
-
-def _read_model_embeddings(folder: Path) -> Tensor:
-    """Read the input embeddings of a Hugging Face model."""
-    return _read_tensor(*_find_tensor(folder))
 
 
 def _find_tensor(folder: Path) -> tuple[Path, str]:
@@ -287,46 +292,3 @@ def check_table(table: Tensor, source: str | Path) -> Tensor:
             row = start + int(bad.nonzero()[0])
             raise InputError(f"{source}: row {row} of the embedding table holds NaN or infinity")
     return table
-
-
-@torch.inference_mode()
-def contextual_teacher(source: str | Path, device: str = "auto", report: Report = silent) -> Teacher:
-    """Make a teacher of a whole encoder: the row of a token is the mean output for a text of this token alone.
-
-    `source` is a folder or a hub name (safetensors only, no remote code).
-    """
-    from transformers import AutoModel, AutoTokenizer
-
-    try:
-        with quiet():
-            model = AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
-            model = model.eval().to(resolve_device(device))
-            wrapped = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except InputError:
-        raise
-    except Exception as error:  # of any library: the folder is damaged or of another kind
-        raise InputError(f"{source}: not a readable encoder ({first_line(error)})") from None
-    if not hasattr(wrapped, "backend_tokenizer") or not hasattr(model.config, "hidden_size"):
-        raise InputError(f"{source}: not a text encoder with a fast tokenizer")
-    tokenizer = wrapped.backend_tokenizer
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-
-    before, after = (torch.tensor(ids, dtype=torch.long) for ids in special_tokens_around(tokenizer))
-    count = len(model.get_input_embeddings().weight)
-    table = torch.empty(count, model.config.hidden_size)  # (N, d)
-    for start in range(0, count, BATCH):
-        own = torch.arange(start, min(start + BATCH, count)).unsqueeze(1)
-        ids = torch.cat([before.expand(len(own), -1), own, after.expand(len(own), -1)], 1).to(model.device)
-        try:
-            states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state  # (n, T, d)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{source}: not a text encoder ({first_line(error)})") from None
-        table[start : start + len(own)] = states.float().mean(1).cpu()
-        report("vocabulary", start + len(own), count, {})
-
-    check_table(table, source)
-    table -= table.mean(0)  # the part that all outputs share says nothing about a token
-    path = Path(source)
-    name = path.resolve().name if path.exists() else source
-    return Teacher(f"{name}{CONTEXTUAL}", fit_rows(table, tokenizer), tokenizer, license_of(path))

@@ -1,16 +1,17 @@
-"""`python -m benchmarks VERB`, from a checkout: run the tables, measure this machine, write the pages."""
+"""`python -m benchmarks VERB`, from a checkout: make runs, write the pages, compare with another commit."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table as RichTable
 
-from ade.cli import display
-from ade.cli.options import Device, Json, show
 from ade.errors import InputError
+from ade.progress import shown
+from benchmarks import corpora
 
 app = typer.Typer(
     name="python -m benchmarks",
@@ -20,180 +21,158 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(corpora.app, name="corpora")
 DataDir = Annotated[Path, typer.Option(help="Folder with ag_news, dbpedia_14 and the other data sets.")]
-TeachersDir = Annotated[Path, typer.Option(help="Folder with deberta-v3-xsmall and minilm-l6.")]
-WorkDir = Annotated[Path, typer.Option(help="Folder for codebooks made on the way.")]
+ModelsDir = Annotated[Path, typer.Option(help="Folder with deberta-v3-xsmall, minilm-l6 and the other models.")]
+WorkDir = Annotated[Path, typer.Option(help="Folder for what is kept between runs.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DATA, MODELS, WORK = Path("../shared/data"), Path("teachers"), Path("runs/benchmarks")
 
 
 @app.command()
 def reproduce(
     table: Annotated[str | None, typer.Option(help="One table; all of them without it.")] = None,
-    cell: Annotated[str, typer.Option(help="Of the tables, only cells whose 'row, column' contains this.")] = "",
-    data_dir: DataDir = Path("../shared/data"),
-    teachers_dir: TeachersDir = Path("teachers"),
-    work_dir: WorkDir = Path("runs/reproduce"),
-    results: Annotated[
-        Path | None, typer.Option(help="Folder of result files.", show_default="benchmarks/results")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at once.", min=1)] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="The whole harness on a few hundred rows.")] = False,
+    cell: Annotated[str, typer.Option(help="Only cells whose 'row, column' contains this.")] = "",
+    data_dir: DataDir = DATA,
+    models_dir: ModelsDir = MODELS,
+    work_dir: WorkDir = WORK,
+    results: Annotated[Path | None, typer.Option(help="Folder of records; benchmarks/results without it.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once; 1 for timings.", min=1)] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="A slice of everything on a few hundred rows.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only list the runs that are to be made.")] = False,
     device: Device = "auto",
-    as_json: Json = False,
 ) -> None:
-    """Make the runs of the tables that are not recorded yet."""
-    from ade.devices import resolve_device
-    from benchmarks.accuracy import Places
-    from benchmarks.records import RESULTS
-    from benchmarks.reproduce import plan
-    from benchmarks.reproduce import reproduce as make
+    """Make the runs that have no record from this state of the code, and record them."""
+    from benchmarks import records, runs
+    from benchmarks.library import resolve_device
 
-    places = Places(data_dir, teachers_dir, work_dir, resolve_device(device).type)
-    folder = results or (work_dir / "quick" if quick else RESULTS)
-    todo, seconds = plan(table, places.device, quick, folder, cell)
-    print(f"{len(todo)} runs to make, about {max(1, round(seconds / jobs / 60))} minutes", file=sys.stderr)
-
-    with display.progress() as report:
-        failed = make(todo, places, folder, jobs, report)
-    result = {"runs": len(todo), "failed": failed, "results": str(folder)}
-    show(result, as_json, lambda to: show_reproduced(to, result))
+    places = records.Places(data_dir, models_dir, work_dir, resolve_device(device).type)
+    folder = results or (work_dir / "quick" if quick else records.RESULTS)
+    asked = runs.quick() if quick else runs.runs_of(table, cell)
+    todo = runs.missing(asked, records.load(folder), places.device)
+    if plan:
+        print("".join(f"{run.kind} {dict(run.settings)}\n" for run in todo), end="")
+        return
+    print(f"{len(todo)} runs to make", file=sys.stderr)
+    with shown() as report:
+        failed = runs.reproduce(todo, places, folder, jobs, report)
+    print(f"{len(todo) - len(failed)} runs recorded in {folder}")
+    if failed:
+        raise InputError("not made: " + "; ".join(failed))
 
 
 @app.command()
-def speed(
-    device: Annotated[str, typer.Option(help="cpu: raw text to label; cuda: forward passes of full batches.")] = "cpu",
-    data_dir: DataDir = Path("../shared/data"),
-    teachers_dir: TeachersDir = Path("teachers"),
-    work_dir: WorkDir = Path("runs/reproduce"),
-    as_json: Json = False,
+def measure(
+    kind: Annotated[str, typer.Argument(help="A kind of run, as latency, throughput or size.", show_default=False)],
+    setting: Annotated[list[str] | None, typer.Option("--set", help="A setting, as budget=1048576; again.")] = None,
+    data_dir: DataDir = DATA,
+    models_dir: ModelsDir = MODELS,
+    work_dir: WorkDir = WORK,
+    device: Device = "auto",
 ) -> None:
-    """Measure ADE, MiniLM-L6 and the limit they are compared with on this machine; nothing is recorded."""
-    from benchmarks.accuracy import Places
-    from benchmarks.records import LIMIT, device_of
-    from benchmarks.reproduce import KINDS
-    from benchmarks.tables import runs_of
+    """Make one run on this machine and print its figures; nothing is recorded."""
+    import json
 
-    kind = "throughput" if device == "cpu" else "latency"
-    places = Places(data_dir, teachers_dir, work_dir, device)
-    with display.progress() as report:
-        figures, _ = KINDS[kind](runs_of(kind)[0], places, report)
-    machine = device_of(device)
-    result = {"device": machine, "figures": figures}
-    if kind == "throughput":
-        show(result, as_json, lambda to: show_speeds(to, figures, machine, LIMIT))
-    else:
-        show(result, as_json, lambda to: show_latencies(to, figures, machine))
+    from benchmarks.library import resolve_device
+    from benchmarks.records import Places, Run
+    from benchmarks.runs import KINDS, make
 
-
-@app.command()
-def size(
-    teacher: Annotated[str, typer.Option(help="A folder, text vectors, a hub name, or 'wordllama'.")] = "wordllama",
-    budget: Annotated[list[str], typer.Option(help="Bytes, as 1MiB; may be given again.")] = ["1MiB", "2MiB"],  # noqa: B006
-    method: Annotated[list[str] | None, typer.Option(help="Only these methods; may be given again.")] = None,
-    corpus: Annotated[
-        Path | None, typer.Option(help="Text file; its token counts weight the cosine. Zipf's law without.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Compress a table into so many bytes: ADE beside the paper's pairs, PQ, RQ, SVD, k-means, int8 and int4."""
-    from ade.packing.budget import parse_size
-    from ade.teachers import load_teacher
-    from benchmarks.compression import METHODS, UNSWEPT, compressed, frequencies_of
-
-    unknown = [name for name in method or () if name not in METHODS]
-    if unknown:
-        raise InputError(f"no method '{unknown[0]}'; there are {', '.join(METHODS)}")
-    budgets = [parse_size(text) for text in budget]
-    loaded = load_teacher(teacher)
-    frequency = frequencies_of(loaded, corpus)
-
-    found = []
-    with display.progress() as report:
-        for name in method or METHODS:
-            for bytes_asked in budgets if name not in UNSWEPT else budgets[:1]:
-                figures = compressed(loaded, name, bytes_asked, frequency, report)
-                found.append({"method": name, "budget": bytes_asked, **figures})
-    result = {"teacher": loaded.name, "table_bytes": loaded.nbytes, "results": found}
-    show(result, as_json, lambda to: show_sizes(to, result))
+    if kind not in KINDS:
+        raise InputError(f"no kind of run '{kind}'; there are {', '.join(KINDS)}")
+    settings: dict[str, Any] = {}
+    for each in setting or []:
+        name, _, value = each.partition("=")
+        settings[name] = json.loads(value) if value.lstrip("-").replace(".", "", 1).isdigit() else value
+    places = Places(data_dir, models_dir, work_dir, resolve_device(device).type)
+    with shown() as report:
+        _, outcome = make(Run(kind, settings), places, report)
+    if isinstance(outcome, str):
+        raise InputError(outcome)
+    print(json.dumps(outcome["figures"], indent=2))
 
 
 @app.command()
 def report(
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; fail where a page is stale or a sentence is not true.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a page is stale.")] = False,
 ) -> None:
-    """Write benchmarks/README.md, the tables of README.md and the plots from the records."""
-    from benchmarks.report import check_pages, write_pages
+    """Write benchmarks/README.md, the tables of README.md and docs, and the plots from the records."""
+    from benchmarks import records
+    from benchmarks.report import stale_pages, write_pages
 
     if not check:
         write_pages()
-        return
-    wrong, unmeasured = check_pages()
-    for line in unmeasured:
-        print(f"not measured yet, left out: {line}", file=sys.stderr)
+    elif stale := stale_pages(records.load()):
+        names = ", ".join(str(path.relative_to(records.ROOT)) for path in stale)
+        raise InputError(f"stale: {names}; run 'make report'")
+
+
+@app.command()
+def beside(
+    ref: Annotated[str, typer.Argument(help="A commit, or the folder of another checkout.", show_default=False)],
+    repeats: Annotated[int, typer.Option(help="Turns of each tree.", min=1)] = 5,
+) -> None:
+    """Measure this tree beside another commit, in turn: training, predictions, a cold start."""
+    from benchmarks.beside import HERE
+    from benchmarks.beside import beside as measured
+
+    with shown() as progress:
+        rows = measured(ref, repeats, report=progress)
+    print_rows(
+        ("", HERE, ref, "ratio"),
+        [(row["what"], f"{row[HERE]:,.1f}", f"{row[ref]:,.1f}", f"{row['ratio']:.2f}") for row in rows],
+    )
+
+
+@app.command()
+def mutants(
+    files: Annotated[list[str] | None, typer.Argument(help="Parts of their paths; all files of the method.")] = None,
+    each: Annotated[int, typer.Option(help="Maximum mutants of a file.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Draws the mutants.")] = 0,
+) -> None:
+    """Change one operator, comparison or constant at a time: do the tests notice?"""
+    from benchmarks.mutants import method_files, try_mutants
+
+    tried: dict[str, list[bool]] = {}
+    for file, mutant, killed in try_mutants(method_files(files or []), each, seed):
+        tried.setdefault(file, []).append(killed)
+        if not killed:
+            print(f"survived: {file}, line {mutant.line}: {mutant.what}", flush=True)
+    tried["all"] = [killed for each_file in tried.values() for killed in each_file]
+    shares = [
+        (file, str(sum(kills)), str(len(kills)), f"{sum(kills) / len(kills):.0%}") for file, kills in tried.items()
+    ]
+    print_rows(("file", "killed", "mutants", "share"), shares)
+
+
+@app.command()
+def kill(
+    kills: Annotated[int, typer.Option(help="Number of kills.", min=0)] = 100,
+    full_disks: Annotated[int, typer.Option(help="Number of runs on a disk that fills up.", min=0)] = 100,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+) -> None:
+    """Kill ade's commands at random moments, or fill their disk; run again, every byte must be as undisturbed."""
+    from benchmarks.kill import try_kills
+
+    wrong = 0
+    for what, problem in try_kills(kills, full_disks, seed):
+        print(f"{what}: {problem or 'the same bytes'}", flush=True)
+        wrong += bool(problem)
     if wrong:
-        raise InputError("; ".join(wrong))
+        raise InputError(f"{wrong} of {kills + full_disks} went wrong")
 
 
-def show_reproduced(to: Console, result: Mapping[str, Any]) -> None:
-    """How many runs were made, and which could not be."""
-    to.print(f"{result['runs'] - len(result['failed'])} runs recorded in {result['results']}")
-    for line in result["failed"]:
-        to.print(f"not made: {line}")
-
-
-def show_speeds(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any], limit: str) -> None:
-    """Texts a second on a CPU, beside those of the system that is the `limit`."""
-    most = figures[limit]["texts_per_second"]
-    columns = ("texts/s", "of the limit", "one text", "texts/s, cold", "one text, cold")
-    table = display.plain_table(f"{device['name']}, {device['threads']} cores", *columns)
-    for name, each in figures.items():
-        rate = each["texts_per_second"]
-        cells = [f"{rate:,.0f}", f"{100 * rate / most:.1f}%", f"{each['one_ms']:.2f} ms"]
-        if "cold_texts_per_second" in each:
-            cells += [f"{each['cold_texts_per_second']:,.0f}", f"{each['cold_one_ms']:.2f} ms"]
-        table.add_row(name, *cells)
-    to.print(table)
-    to.print("Cold: no row of a token is in the cache yet, as on texts never seen before.")
-
-
-def show_latencies(to: Console, figures: Mapping[str, Any], device: Mapping[str, Any]) -> None:
-    """Milliseconds of a batch, and of one that fills a GPU, beside what the GPU does at best."""
-    from benchmarks.sections import WAYS
-
-    table = display.plain_table(f"{device['name']}, ms", *WAYS.values())
-    for name, each in figures["models"].items():
-        table.add_row(name, *(f"{each[kind]['ms']:.3f}" if kind in each else "-" for kind in WAYS))
-    to.print(table)
-
-    limits = figures["limits"]
-    for name, large in figures["large"].items():
-        floor = 1000 * max(large["bytes"] / limits["copy_bytes"], large["flops"] / limits["matmul_flops"])
-        share = f"{100 * floor / large['ms']:.0f}% of what reading and multiplying alone would allow"
-        to.print(f"{name}, {large['texts']:,} texts at once: {large['ms']:.2f} ms, {share}")
-    if limits:
-        copy, product = limits["copy_bytes"] / 1e12, limits["matmul_flops"] / 1e12
-        to.print(f"The device copies {copy:.2f} TB/s and multiplies {product:.0f} TFLOP/s in bfloat16.")
-
-
-def show_sizes(to: Console, result: Mapping[str, Any]) -> None:
-    """Every method at each budget."""
-    to.print(f"{result['teacher']}: {display.size(result['table_bytes'])} as it is, the tokenizer apart")
-    table = display.plain_table("bytes asked for", "method", "used", "cosine", "by frequency", "5%", "of 10", "seconds")
-    table.columns[1].justify = "left"
-    for each in sorted(result["results"], key=lambda each: each["budget"]):
-        if not each["bytes"]:
-            table.add_row(display.size(each["budget"]), each["method"], "does not fit")
-            continue
-        asked = display.size(each["budget"]) if each["bytes"] <= each["budget"] else "(as it comes)"
-        figures = [f"{each[name]:.3f}" for name in ("cosine", "weighted_cosine", "cosine_p5", "recall_at_10")]
-        table.add_row(asked, each["method"], display.size(each["bytes"]), *figures, f"{each['seconds']:.0f}")
-    to.print(table)
-    to.print("Cosine to the teacher's rows: mean, weighted by frequency, 5th percentile; nearest neighbours kept.")
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on the terminal; the first column to the left."""
+    table = RichTable(box=None, pad_edge=False)
+    for number, title in enumerate(header):
+        table.add_column(title, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
 
 
 def main() -> None:
-    """Run a verb; a foreseeable failure is one line on stderr and exit status 2."""
+    """Run a verb; a foreseeable failure is one line on stderr and exit status 1."""
     try:
         app(prog_name="python -m benchmarks")
     except InputError as error:

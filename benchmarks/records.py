@@ -1,79 +1,139 @@
-"""A run and what came of it, as one line of `results/<table>-<device>.jsonl`; a line already there is not run again."""
+"""A run and what came of it: one line of `results/KIND-DEVICE.jsonl`, with the state of everything that it rests on."""
 
 import hashlib
 import json
 import platform
-import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-LIMIT, FP32, INT8 = "tokenizer alone", "MiniLM-L6 fp32, PyTorch", "MiniLM-L6 int8, ONNX Runtime"  # of the speed table
-FIRST, ALL = "first window", "whole text"  # what is read of a long text
+from ade.errors import InputError
+from ade.files import new_file
+
+ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = (
-    "ade-embeddings",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "numpy",
-    "scikit-learn",
-    "fasttext",
-    "model2vec",
-    "triton",
-    "starlette",
-    "uvicorn",
-    "httptools",
-    "uvloop",
-    "ray",
-    "accelerate",
-)
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "triton", "scikit-learn", "fasttext", "model2vec", "ray")
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What to run: the kind of thing and every setting it depends on."""
+    """What to run: the kind of measurement, and what tells it from others of that kind."""
 
-    table: str
     kind: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """The same for the same kind and settings, whatever table asks."""
-        text = json.dumps([self.kind, self.settings], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """A hash of kind and settings."""
+        return hashlib.sha256(json.dumps([self.kind, self.settings], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def load(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """Every record, oldest first; of records with the same key on the same device the last one counts."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_text("utf8").splitlines():
-            record = json.loads(line)
-            found[record["key"], record["device"]["kind"]] = record
-    return list(found.values())
+@dataclass(frozen=True)
+class Places:
+    """Where a run finds what it reads, and what it has read so far."""
+
+    data_dir: Path
+    models_dir: Path
+    work: Path  # what is kept between runs: codebooks, fine-tuned encoders, answers of teachers
+    device: str
+    read: dict[str, str] = field(default_factory=dict)  # name -> sha256 of its files
+
+    def data(self, name: str) -> Path:
+        """The folder or file of a data set."""
+        return self._found(self.data_dir / name, "data set", "--data-dir")
+
+    def model(self, name: str) -> Path:
+        """The folder of a teacher, or of a model to compress."""
+        return self._found(self.models_dir / name, "model", "--models-dir")
+
+    def _found(self, path: Path, what: str, option: str) -> Path:
+        if not path.exists():
+            raise InputError(f"{path}: no such {what}; point {option} at the folder that holds it")
+        self.read[path.name] = content_hash(path)
+        return path
 
 
-def append(
-    run: Run, figures: Mapping[str, Any], conditions: Mapping[str, Any], folder: Path = RESULTS
-) -> dict[str, Any]:
-    """Write a run's figures down, with all that is needed to repeat it."""
-    record = {
-        "table": run.table,
-        "key": run.key,
-        "kind": run.kind,
-        "settings": run.settings,
-        "figures": figures,
-        **conditions,
-        "commit": _commit(),
-        "versions": _versions(),
+@cache
+def content_hash(path: Path) -> str:
+    """sha256 of a file, or of all files of a folder with their names."""
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    return _hash_of((str(file.relative_to(path)).encode(), file.read_bytes()) for file in files)
+
+
+@cache
+def state() -> dict[str, str]:
+    """Hashes of the sources of `ade/` and `benchmarks/` and of the list of installed packages.
+
+    Not the commit: recording changes the tree, and a copy of it has no history.
+    """
+    package = (path for path in (ROOT / "ade").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    sources = sorted([*package, *(ROOT / "benchmarks").rglob("*.py")])
+    installed = sorted({f"{each.metadata['Name']} {each.version}".lower() for each in distributions()})
+    return {
+        "sources": _hash_of((str(path.relative_to(ROOT)).encode(), path.read_bytes()) for path in sources),
+        "packages": _hash_of((line.encode(), b"") for line in installed),
     }
+
+
+def _hash_of(parts: Iterable[tuple[bytes, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, content in parts:
+        digest.update(hashlib.sha256(name).digest() + hashlib.sha256(content).digest())
+    return digest.hexdigest()
+
+
+def identity(read: Mapping[str, str]) -> dict[str, Any]:
+    """What a record rests on: sources, packages, data and models; and one hash of all of it."""
+    parts = {**state(), "read": dict(sorted(read.items()))}
+    return {**parts, "sha256": hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}
+
+
+def is_current(record: Record) -> bool:
+    """Whether a record was made by these sources and packages."""
+    known = record.get("identity")
+    return known is not None and all(known[name] == value for name, value in state().items())
+
+
+def check_one_state(name: str, records: Iterable[Record]) -> None:
+    """Raise `InputError` for a table whose records were made from different sources, packages or data.
+
+    Packages are compared by device: a machine with a GPU has others. Records from before identities are let through;
+    the table marks them.
+    """
+    seen: dict[str, str] = {}
+    for record in records:
+        known = record.get("identity")
+        if known is None:
+            continue
+        device = record["device"]["kind"]
+        parts = {"sources": known["sources"], f"packages ({device})": known["packages"], **known["read"]}
+        for part, value in parts.items():
+            if seen.setdefault(part, value) != value:
+                raise InputError(
+                    f"table {name}: records of two states, {part} is {seen[part][:8]} and {value[:8]}; "
+                    "'python -m benchmarks reproduce' makes the older ones again"
+                )
+
+
+def load(folder: Path = RESULTS) -> list[Record]:
+    """Every record."""
+    lines = (line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text("utf8").splitlines())
+    return [json.loads(line) for line in lines]
+
+
+def write(run: Run, outcome: Mapping[str, Any], folder: Path = RESULTS) -> Record:
+    """Write down what came of a run, in place of an older record of the same run on this kind of device."""
+    record: Record = {"key": run.key, "kind": run.kind, "settings": dict(run.settings), **outcome}
+    path = folder / f"{run.kind}-{record['device']['kind']}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"{run.table}-{record['device']['kind']}.jsonl", "a", encoding="utf8") as file:
-        file.write(json.dumps(record) + "\n")
+    lines = path.read_text("utf8").splitlines() if path.exists() else []
+    kept = [line for line in lines if json.loads(line)["key"] != run.key]
+    with new_file(path) as draft:
+        draft.write_text("".join(f"{line}\n" for line in [*kept, json.dumps(record)]), "utf8")
     return record
 
 
@@ -83,43 +143,13 @@ def device_of(kind: str) -> dict[str, Any]:
 
     if kind == "cuda":
         return {"kind": "cuda", "name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return {"kind": "cpu", "name": _processor(), "threads": torch.get_num_threads()}
-
-
-def fingerprint(*paths: Path) -> str:
-    """sha256 of files, for telling whether two runs saw the same rows."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf8").splitlines() if info.exists() else []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
+    names = [line for line in info.read_text("utf8").splitlines() if "model name" in line] if info.exists() else []
+    name = names[0].partition(":")[2].strip() if names else platform.processor()
+    return {"kind": "cpu", "name": name, "threads": torch.get_num_threads()}
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _commit() -> str:
-    marker = Path(__file__).parent.parent / "COMMIT"  # a copy without its history may carry the commit as a file
-    if marker.exists():
-        return marker.read_text("utf8").strip()
-    try:
-        command = ["git", "rev-parse", "HEAD"]
-        return subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that matter most, to be read by people."""
+    installed = {each.metadata["Name"].lower(): each.version for each in distributions()}
+    return {"python": platform.python_version(), **{name: installed[name] for name in PACKAGES if name in installed}}

@@ -1,64 +1,53 @@
-"""From result files to pages: `benchmarks/README.md`, the marked parts of the README and of a page of docs, the plots.
+"""From records to pages: `benchmarks/README.md`, the marked parts of README and docs, the plots.
 
-Every number in those pages comes through here, and every sentence under a table is checked against the records.
+Every number in those pages comes through here.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import chart, readings, records, sections, sections_scale
-from benchmarks.book import Book, Record
-from benchmarks.tables import TABLES
+from benchmarks import plots, records
+from benchmarks.records import ROOT, Record
+from benchmarks.runs import TABLES
+from benchmarks.subjects.accuracy import chart, overview
+from benchmarks.subjects.scale import install
+from benchmarks.tables import Book, Table, markdown, named
 
-ROOT = Path(__file__).parent.parent
-PLOTS = {
-    "classification": "plots/bytes.png",
-    "sat": "plots/anchors.png",
-    "compression": "plots/cosine.png",
-    "throughput": "plots/speed.png",
-    "growth": "plots/growth.png",
-    "size": "plots/pareto.png",
-    "latency": "plots/stages.png",
-    "frontier": "plots/frontier.png",
-    "frontier_decoder": "plots/frontier_decoder.png",
-    "sentence": "plots/encoders.png",
+PAGE = ROOT / "benchmarks" / "README.md"
+OPENING = """# Results
+
+Made by `python -m benchmarks report` from the records in `results/`; `python -m benchmarks reproduce` makes those that
+are missing. Bold: the best of a row or column, and what is within one standard deviation of it. Training sets are parts
+of the official ones, so the paper's figures stand here for orientation. A record keeps its settings, device, versions,
+and hashes of the sources, packages, data and models it was made from."""
+MARKED: dict[Path, tuple[Table, ...]] = {  # pages with parts between marks, and the tables that stand there
+    ROOT / "README.md": (named(chart), named(install)),
+    ROOT / "docs" / "reproducing.md": (named(overview),),
 }
-SECTIONS: dict[str, Callable[[Book], str]] = {name: getattr(sections, name) for name in TABLES}
-MARKED: dict[Path, dict[str, Callable[[Book], str]]] = {  # pages with parts between marks, and what stands there
-    ROOT / "README.md": {"chart": chart.sentence, "install": sections.install},
-    ROOT / "docs" / "reproducing.md": {"overview": sections.overview},
-    ROOT / "docs" / "scale.md": {"billion": sections_scale.billion},
-}
+NOT_MEASURED = "(Not measured yet.)"
 
 
 def pages(found: list[Record]) -> dict[Path, str]:
     """Every generated page and what it should say."""
     book = Book(found)
-    drawn = {name: section(book) if book.everywhere(name) else "" for name, section in SECTIONS.items()}
-    body = [readings.OPENING]
-    for name, text in drawn.items():
-        if text:
-            plot = [f"![]({PLOTS[name]})"] if name in PLOTS else []
-            parts = [f"## {name}", text, sections.made(book.everywhere(name)), *plot, readings.text(name, book)]
-            body.append("\n\n".join(part for part in parts if part))
-    written = {ROOT / "benchmarks" / "README.md": "\n\n".join(body) + "\n"}
-
-    for path, marked in MARKED.items():
-        text = path.read_text("utf8")
-        for name, section in marked.items():
-            text = _filled(text, name, section(book))
-        written[path] = text
+    body = [OPENING]
+    for table in TABLES:
+        if text := markdown(table, book):
+            plot = plots.FOLDER / f"{plots.BESIDE.get(table.name)}.png"
+            body += [f"## {table.name}", text, *([f"![](plots/{plot.name})"] if plot.exists() else [])]
+    written = {PAGE: "\n\n".join(body) + "\n"}
+    for path, tables in MARKED.items():
+        page = path.read_text("utf8")
+        for table in tables:
+            page = fill(page, table.name, markdown(table, book) or NOT_MEASURED)
+        written[path] = page
     return written
 
 
-def _filled(page: str, name: str, text: str) -> str:
+def fill(page: str, name: str, text: str) -> str:
     """A page with a text between the marks of this name."""
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    before, rest = page.split(begin, 1)
-    return before + begin + (text or NOT_MEASURED) + "\n" + end + rest.split(end, 1)[1]
-
-
-NOT_MEASURED = "(To be measured again: what this table measures has changed.)"
+    before, _, rest = page.partition(begin)
+    return before + begin + text + "\n" + end + rest.partition(end)[2]
 
 
 def stale_pages(found: list[Record]) -> dict[Path, str]:
@@ -66,19 +55,9 @@ def stale_pages(found: list[Record]) -> dict[Path, str]:
     return {path: text for path, text in pages(found).items() if not path.exists() or path.read_text("utf8") != text}
 
 
-def check_pages() -> tuple[list[str], list[str]]:
-    """What is wrong: sentences the records contradict, stale pages; and sentences that wait for their records."""
-    found = records.load()
-    wrong, unmeasured = readings.untrue(Book(found))
-    stale = [str(path.relative_to(ROOT)) for path in stale_pages(found)]
-    return wrong + ([f"stale: {', '.join(stale)}; run 'make report'"] if stale else []), unmeasured
-
-
 def write_pages() -> None:
-    """Write the pages and draw the plots."""
+    """Draw the plots and write the pages."""
     found = records.load()
+    plots.draw(Book(found))
     for path, text in stale_pages(found).items():
         path.write_text(text, "utf8")
-    from benchmarks import plots
-
-    plots.draw(found)

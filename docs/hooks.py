@@ -32,9 +32,9 @@ def results() -> str:
 
 def commands() -> str:
     """Every verb with its help, as the terminal shows it."""
-    from ade.cli.main import app
+    from ade.cli.main import app_with
 
-    verb = typer.main.get_command(app)
+    verb = typer.main.get_command(app_with())
     page = ["# Commands", "", "What `ade VERB --help` says, made from the code.", ""]
     for name, each in _verbs(verb, "ade"):
         context: Any = click.Context(each, info_name=name, terminal_width=92, max_content_width=92)

@@ -1,7 +1,7 @@
 """The pictures of the inspector in docs/images, made from a real model by a real browser.
 
 Needs Chromium and Pillow. python docs/screenshots.py MODEL, after `make run` and, for the model,
-ade train --codebook runs/demo/codebook --data wordnet --epochs 4 --out MODEL
+ade train wordnet --from runs/demo/codebook --epochs 4 --out MODEL
 """
 
 import json

@@ -4,9 +4,10 @@ import csv
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,17 +18,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ade.cli import main as cli
 from ade.codebook import Codebook
+from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.data.dataset import Dataset
-from ade.sentence_encoder import SentenceEncoder
-from ade.sentence_model import AdeForSentenceEmbedding
-from ade.settings import Architecture
+from ade.encoder import Encoder
+from ade.folder import Saved, new_model
 from ade.teachers import Teacher
 
 if TYPE_CHECKING:
-    from benchmarks.accuracy import Places
+    from benchmarks.records import Places
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
 torch.set_num_threads(1)  # several workers share the cores
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # which need not compile the package, each of them again
@@ -38,9 +37,9 @@ settings.load_profile("ade")
 
 # Files of tests that take longest. They start first: where a worker takes a whole file, none is left alone with one.
 LONGEST = (
-    "test_ray_data.py", "test_examples.py", "test_install.py", "test_processes.py", "test_benchmarks_scale.py",
-    "test_readme.py", "test_benchmarks_compress.py", "test_benchmarks.py", "test_page.py", "test_main.py",
-    "test_problems.py", "test_folder.py", "test_quantizer.py", "test_loop.py", "test_scikit_learn.py",
+    "test_ray.py", "test_examples.py", "test_install.py", "test_processes.py",
+    "test_readme.py", "test_benchmarks.py", "test_page.py", "test_main.py",
+    "test_problems.py", "test_checkpoint.py", "test_quantizer.py", "test_loop.py", "test_scikit_learn.py",
 )  # fmt: skip
 
 
@@ -82,26 +81,38 @@ def word_tokenizer(words: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def ragged_codebook(counts: list[int], anchors: int = 12, dim: int = 8, seed: int = 0) -> Codebook:
+def ragged_codebook(counts: list[int], anchors: int = 12, dim: int = 8, seed: int = 0) -> Saved:
     """A codebook with exactly these k_i; each token's anchors are distinct."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.nn.functional.normalize(torch.randn(anchors, dim, generator=generator), dim=1)
     indices = torch.cat([torch.randperm(anchors, generator=generator)[:k] for k in counts])
     weights = torch.randn(len(indices), generator=generator)
     tokenizer = word_tokenizer([f"w{i}" for i in range(max(0, len(counts) - 2))])
-    return Codebook.from_pairs(table, indices, weights, torch.tensor(counts), tokenizer)
+    book = Codebook(table.numpy(), indices.numpy(), weights.numpy(), np.array(counts))
+    return Saved(Config(kind=CODEBOOK), tokenizer, book, {})
 
 
-def sentence_encoder(layers: int = 1, attend: str = "tokens", outputs: int = 24) -> SentenceEncoder:
-    """An encoder none of whose parameters is at its starting value."""
+def untrained(start: Saved, labels: Sequence[str] = ("value",), **more: Any) -> Saved:
+    """An untrained model on a codebook, its rows of unit variance."""
+    table = start.table.normalised() if isinstance(start.table, Codebook) else start.table
+    return new_model(replace(start, table=table), Config(labels=tuple(labels), **more))
+
+
+def lively(saved: Saved, seed: int = 1, scale: float = 0.2) -> Saved:
+    """A model none of whose layers is at its starting value."""
+    generator = np.random.default_rng(seed)
+    layers = {
+        name: (array + scale * generator.standard_normal(array.shape)).astype(np.float32)
+        for name, array in saved.layers.items()
+    }
+    return replace(saved, layers=layers)
+
+
+def sentence_encoder(layers: int = 1, attend: str = "tokens", outputs: int = 24) -> Encoder:
+    """An encoder none of whose layers is at its starting value."""
     codebook = ragged_codebook([1, 2, 3, 4, 5, 2, 3] * 2, dim=16)
-    shape = Architecture(attend=attend, layers=layers, heads=4, max_tokens=32)  # type: ignore[arg-type]
-    model = AdeForSentenceEmbedding.from_codebook(codebook, (), shape, output_size=outputs, position_scale=0.3)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
-    return SentenceEncoder(model, codebook.tokenizer)
+    more: dict[str, Any] = {"kind": ENCODER, "attend": attend, "layers": layers, "heads": 4, "max_tokens": 32}
+    return Encoder(lively(untrained(codebook, (), output_size=outputs, position_scale=0.3, **more)))
 
 
 def topic_texts(rows: int, seed: int) -> tuple[list[str], list[str]]:
@@ -150,7 +161,7 @@ def teacher_folder(teacher, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def codebook(teacher) -> Codebook:
+def codebook(teacher) -> Saved:
     from ade.distillation import distill
     from ade.settings import DistillationSettings
 
@@ -178,7 +189,7 @@ def encoder(tmp_path_factory) -> Path:
 @pytest.fixture
 def places(tmp_path) -> "Places":
     """Data and a teacher for the benchmarks."""
-    from benchmarks.accuracy import Places
+    from benchmarks.records import Places
 
     for name in ("ag_news", "dbpedia_14"):
         (tmp_path / "data" / name).mkdir(parents=True)

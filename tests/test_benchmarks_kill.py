@@ -1,4 +1,4 @@
-"""A few of the kills and full disks of `python -m benchmarks.kill`, at operations that are the same in every run."""
+"""A few of the kills and full disks of `python -m benchmarks kill`, at operations that are the same in every run."""
 
 import pytest
 
@@ -6,15 +6,14 @@ from benchmarks import kill
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory):
-    return kill.write_data(tmp_path_factory.mktemp("stages"))
+def commands(tmp_path_factory):
+    return kill.write_data(tmp_path_factory.mktemp("data"))
 
 
 # Training is killed in tests/training/test_checkpoints.py, and by the script.
-@pytest.mark.parametrize("name", ["packed distillation"])
-def test_killed_and_without_room_a_command_still_ends_with_the_same_bytes(name, stages, tmp_path):
-    stage = stages[name]
-    whole = kill.whole_run(stage, tmp_path / "whole")
+def test_killed_and_without_room_a_command_still_ends_with_the_same_bytes(commands, tmp_path):
+    command = commands["packed distillation"]
+    whole = kill.undisturbed(command, tmp_path / "whole")
     assert whole.files
     assert whole.operations > 5
 
@@ -22,16 +21,15 @@ def test_killed_and_without_room_a_command_still_ends_with_the_same_bytes(name, 
         """Killed in the middle, then without room for the largest file, and killed again."""
         here, largest = tmp_path / "trial", max(map(len, whole.files.values()))
         return (
-            kill.kill_at_operation(stage, here, whole.operations // 2)
-            or kill.fill_disk(stage, here, largest // 2)
-            or kill.kill_at_operation(stage, here, 3)
+            kill.kill_at(command, here, whole.operations // 2)
+            or kill.fill_disk(command, here, largest // 2)
+            or kill.kill_at(command, here, 3)
         )
 
-    assert kill.trial(stage, whole, tmp_path / "trial", disturb) == ""
+    assert kill.trial(command, whole, tmp_path / "trial", disturb) == ""
 
 
-def test_other_bytes_are_noticed(stages, tmp_path):
-    stage = stages["distillation"]
-    whole = kill.whole_run(stage, tmp_path / "whole")
-    other = kill.Stage((*stage.words, "--seed", "1"))
-    assert "different: [" in kill.trial(other, whole, tmp_path / "trial", lambda: "")
+def test_other_bytes_are_noticed(commands, tmp_path):
+    command = commands["distillation"]
+    whole = kill.undisturbed(command, tmp_path / "whole")
+    assert "different: [" in kill.trial((*command, "--set", "seed=1"), whole, tmp_path / "trial", lambda: "")

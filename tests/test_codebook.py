@@ -1,161 +1,201 @@
-import json
-from dataclasses import replace
+"""Tables in numpy: rows against the formula, number by number; what is stored is read back; what is refused."""
 
+from dataclasses import asdict, replace
+
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from ade.codebook import Codebook
-from ade.embedding import AnchorEmbedding
+from ade.codebook import Codebook, CodedTable, Stage, TableShape, pairs_of, read_table, rounded
 from ade.errors import InputError
-from ade.packing.format import Packing
 from tests.conftest import ragged_codebook
+from tests.models import CODED, coded_table, packed_codebook
 
 COUNTS = st.one_of(
-    st.lists(st.integers(1, 12), min_size=1, max_size=30),
-    st.integers(1, 30).map(lambda n: [1] * n),
+    st.lists(st.integers(1, 12), min_size=2, max_size=30),
+    st.integers(2, 30).map(lambda n: [1] * n),
     st.integers(1, 30).map(lambda n: [1] * n + [12]),
 )
+PARTS = ("anchors", "indices", "weights", "counts")
+
+
+def book_of(counts: list[int], **more: int) -> Codebook:
+    return ragged_codebook(counts, **more).table
 
 
 @given(counts=COUNTS, seed=st.integers(0, 1000))
-def test_rows_are_the_weighted_sums(counts, seed):
-    book = ragged_codebook(counts, seed=seed)
-    rows = book.rows()
-    assert rows.shape == (len(counts), book.dim)
-    for token in range(len(counts)):
-        indices, weights = book.pairs_of(token)
-        assert len(indices) == counts[token]
-        expected = sum(w.double() * book.anchors[j].double() for j, w in zip(indices, weights, strict=True))
-        torch.testing.assert_close(rows[token].double(), expected, rtol=1e-4, atol=1e-5)
-    blocks = torch.cat([block for _, block in book.blocks(size=7)])
-    torch.testing.assert_close(blocks, rows, rtol=1e-5, atol=1e-5)
+def test_rows_are_the_weighted_sums_of_a_tokens_own_anchors(counts, seed):
+    book = book_of(counts, seed=seed)
+    ids = np.random.default_rng(seed).integers(0, len(counts), 9)
+    ends = np.cumsum(counts)
+    for token, row in zip(ids, book.rows(ids), strict=True):
+        own = slice(ends[token] - counts[token], ends[token])
+        assert book.pairs_of(token)[0].tolist() == book.indices[own].tolist()
+        assert book.pairs_of(token)[1].tolist() == book.weights[own].tolist()
+        exact = sum(
+            w * book.anchors[j].astype(float) for j, w in zip(book.indices[own], book.weights[own], strict=True)
+        )
+        np.testing.assert_allclose(row, exact, rtol=1e-4, atol=1e-5)
+    assert book.rows(ids).dtype == np.float32
+    assert (book.vocabulary, book.dim, book.max_pairs) == (len(counts), 8, max(counts))
+    blocks = list(book.blocks(7))
+    assert [len(block) for block in blocks[:-1]] == [7] * (len(blocks) - 1)
+    np.testing.assert_allclose(np.concatenate(blocks), book.rows(np.arange(len(counts))), rtol=1e-5, atol=1e-6)
 
 
-@given(counts=COUNTS)
-def test_round_trip(counts, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("book") / "saved"
-    book = ragged_codebook(counts)
-    book.save(folder)
-    loaded = Codebook.load(folder)
-    for name in ("anchors", "indices", "weights", "counts"):
-        assert torch.equal(getattr(book, name), getattr(loaded, name))
-        assert getattr(book, name).dtype == getattr(loaded, name).dtype
-    assert loaded.tokenizer.to_str() == book.tokenizer.to_str()
+def test_normalised_rows_have_unit_variance_and_the_same_direction():
+    book = book_of([1, 3, 2, 4, 1, 5])
+    book = replace(book, weights=np.where(np.repeat(np.arange(6), book.counts) == 2, 0, 1.7 * book.weights))
+    before, after = (each.rows(np.arange(6)) for each in (book, book.normalised()))
+    norms = np.linalg.norm(before, axis=1, keepdims=True)
+    np.testing.assert_allclose(after, before / np.maximum(norms, 1e-6) * 8**0.5, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(book.normalised().anchors, book.anchors * 8**0.5, rtol=1e-6)
+    assert not after[2].any()  # a row of zeros stays one
+    assert packed_codebook().normalised().packing == packed_codebook().packing
 
 
-@pytest.mark.parametrize(("anchors", "tokens"), [(500, 4000), (40_000, 300)])
-def test_size_accounting_matches_the_disk(anchors, tokens, tmp_path):
-    book = ragged_codebook([1 + i % 9 for i in range(tokens)], anchors=anchors, dim=32)
-    book.save(tmp_path / "book")
-    on_disk = (tmp_path / "book" / "codebook.safetensors").stat().st_size
-    assert abs(book.nbytes - on_disk) < 0.01 * on_disk
-    assert book.paper_nbytes == 4 * anchors * 32 + 8 * len(book.indices)
+def test_indices_and_counts_take_few_bytes_while_these_hold_them_and_come_back():
+    for anchors, most, kinds in (
+        (2**15, 255, ("int16", "uint8")), (2**15 + 1, 255, ("int32", "uint8")), (300, 256, ("int16", "int32"))
+    ):  # fmt: skip
+        book = book_of([1, most], anchors=anchors, dim=2)
+        book.indices[0] = anchors - 1
+        sizes, arrays = book.stored()
+        assert (sizes, arrays["indices"].dtype, arrays["counts"].dtype) == ({"kind": "pairs"}, *kinds)
+        again = read_table(sizes, arrays)
+        for name in PARTS:
+            assert np.array_equal(getattr(again, name), getattr(book, name))
+            assert getattr(again, name).dtype == getattr(book, name).dtype
+        assert book.paper_nbytes == 4 * anchors * 2 + 8 * (1 + most)
 
 
-def test_a_token_may_have_more_pairs_than_a_byte_counts(tmp_path):
-    book = ragged_codebook([1, 300, 2], anchors=400)
-    book.save(tmp_path / "book")
-    loaded = Codebook.load(tmp_path / "book")
-    assert loaded.counts.tolist() == [1, 300, 2]
-    assert loaded.pairs_of(1)[0].tolist() == book.pairs_of(1)[0].tolist()
+def test_a_packed_codebook_is_rounded_once():
+    book = packed_codebook()
+    once = rounded(book)
+    assert isinstance(once, Codebook)
+    assert book.stored()[0]["kind"] == "packed"
+    assert once.packing == book.packing
+    assert 0 < np.abs(once.rows(np.arange(19)) - book.rows(np.arange(19))).max() < 0.3
+    for name in PARTS:
+        np.testing.assert_allclose(getattr(rounded(once), name), getattr(once, name), rtol=1e-6)
+    assert np.array_equal(once.indices, book.indices)
 
 
-def test_about_survives(tmp_path):
-    book = ragged_codebook([1, 2])
-    saved = Codebook(
-        book.anchors, book.indices, book.weights, book.counts, book.tokenizer, {"teacher": "t", "cosine": 0.5}
-    )
-    saved.save(tmp_path / "book")
-    assert Codebook.load(tmp_path / "book").about == {"teacher": "t", "cosine": 0.5}
+def test_impossible_codebooks_are_refused():
+    for change, says in (
+        ({"counts": [0, 3, 3]}, "every token needs at least one pair"),
+        ({"counts": []}, "every token needs at least one pair"),
+        ({"counts": [2, 2, 3]}, "6 indices, 6 weights, the counts add up to 7"),
+        ({"weights": [1.0] * 5}, "6 indices, 5 weights, the counts add up to 6"),
+        ({"indices": [0, 1, 2, 3, 4, 12]}, "an index lies outside the 12 anchors"),
+        ({"indices": [0, 1, 2, 3, 4, -1]}, "an index lies outside the 12 anchors"),
+        ({"weights": [1.0, np.nan, 1, 1, 1, 1]}, "'weights' holds numbers that are not finite"),
+        ({"anchors": np.full((12, 8), np.inf)}, "'anchors' holds numbers that are not finite"),
+    ):
+        with pytest.raises(InputError, match=says):
+            replace(book_of([1, 2, 3]), **change)
 
 
-def test_impossible_records_are_refused():
-    book = ragged_codebook([1, 2, 3])
-    with pytest.raises(InputError, match="at least one pair"):
-        Codebook(book.anchors, book.indices, book.weights, torch.tensor([0, 3, 3]), book.tokenizer)
-    with pytest.raises(InputError, match="the counts add up to 7"):
-        Codebook(book.anchors, book.indices, book.weights, torch.tensor([2, 2, 3]), book.tokenizer)
-    with pytest.raises(InputError, match="outside the 12 anchors"):
-        Codebook(book.anchors, book.indices + 12, book.weights, book.counts, book.tokenizer)
+@pytest.mark.parametrize(
+    "table", [book_of([1, 2, 3]), packed_codebook(), coded_table()], ids=["pairs", "packed", "coded"]
+)
+def test_damaged_sizes_and_arrays_are_refused(table):
+    sizes, arrays = table.stored()
+    for name in arrays:
+        if arrays[name].size:
+            with pytest.raises(InputError):
+                read_table(sizes, {other: array for other, array in arrays.items() if other != name})
+    for name in sizes:
+        if name not in ("kind", "exact_type"):
+            with pytest.raises(InputError):
+                read_table({other: size for other, size in sizes.items() if other != name}, arrays)
+    with pytest.raises(InputError, match="a kind of table that this version does not know: 'tree'"):
+        read_table({**sizes, "kind": "tree"}, arrays)
+    if sizes["kind"] != "coded":
+        assert pairs_of(table) is table
+        return
+    with pytest.raises(InputError, match="the table of this model is coded: it has no anchors"):
+        pairs_of(table)
 
 
-def test_bad_folders(tmp_path):
-    with pytest.raises(InputError, match="not a codebook folder"):
-        Codebook.load(tmp_path)
-    ragged_codebook([1, 2]).save(tmp_path / "book")
-    path = tmp_path / "book" / "codebook.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    with pytest.raises(InputError, match="not a readable safetensors"):
-        Codebook.load(tmp_path / "book")
-    save_file({"weight": torch.ones(2)}, path)
-    with pytest.raises(InputError, match="not a codebook, it holds weight"):
-        Codebook.load(tmp_path / "book")
-    (tmp_path / "book" / "codebook.json").write_text("{")
-    with pytest.raises(InputError, match="not readable JSON"):
-        Codebook.load(tmp_path / "book")
-    (tmp_path / "book" / "codebook.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(InputError, match="format"):
-        Codebook.load(tmp_path / "book")
+@st.composite
+def shapes(draw: st.DrawFn) -> TableShape:
+    """Shapes with stages for ever fewer rows, down to none."""
+    dim, rows = draw(st.sampled_from([1, 6, 8, 12])), draw(st.integers(1, 41))
+    left = rows - (exact := draw(st.integers(0, rows)))
+    stages = []
+    while left and len(stages) < 4 and draw(st.booleans()):
+        left = draw(st.integers(1, left)) if stages else left
+        width = draw(st.sampled_from([n for n in range(1, dim + 1) if dim % n == 0]))
+        stages.append(Stage(width, left, draw(st.booleans())))
+    return TableShape(rows, dim, exact, tuple(stages))
 
 
-@pytest.mark.parametrize("part", ["anchors", "weights"])
-@pytest.mark.parametrize("bits", [0, 8])
-def test_numbers_that_are_not_finite_are_refused(part, bits, tmp_path):
-    book = ragged_codebook([1, 2, 3])
-    book = replace(book, packing=Packing()) if bits else book
-    book.save(tmp_path / "book")
-    path = tmp_path / "book" / "codebook.safetensors"
-    tensors = load_file(path)
-    name = {"anchors": "anchor_scales", "weights": "scale_range"}[part] if bits else part
-    spoiled = tensors[name].view(torch.float16) if tensors[name].dtype == torch.int16 else tensors[name]
-    spoiled.view(-1)[-1] = float("nan")
-    save_file(tensors, path)
-    with pytest.raises(InputError, match=rf"{tmp_path / 'book'}.*not finite"):
-        Codebook.load(tmp_path / "book")
-    with pytest.raises(InputError, match="not finite"):
-        replace(book, **{part: getattr(book, part) * float("inf")})
+def slow_row(table: CodedTable, row: int) -> np.ndarray:
+    """A row by the formula: a sum of entries of books, rotated."""
+    arrays, shape = table.arrays, table.shape
+    depths = [int(arrays["depths"][i // 2] >> (4 * (i % 2))) & 15 for i in range(shape.rows)]
+    place = sorted(range(shape.rows), key=lambda i: -depths[i]).index(row)  # a stable order
+    if depths[row] == 15:
+        return arrays["exact"][place].astype(np.float64)
+    total = np.zeros(shape.dim)
+    for number, stage in enumerate(shape.stages[: depths[row]]):
+        book, codes = arrays[f"book_{number}"], arrays[f"codes_{number}"][:, place - shape.exact]
+        for piece, code in enumerate(codes):
+            entry = book[0 if stage.shared else piece, code] * float(arrays[f"scale_{number}"][piece, 0, 0])
+            total[piece * stage.width : (piece + 1) * stage.width] += entry
+    return total @ (arrays["rotation"] * arrays["rotation_scale"].astype(np.float64)) + arrays["mean"]
 
 
-def test_an_occupied_folder_is_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(InputError, match="something else"):
-        ragged_codebook([1]).save(tmp_path, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    ragged_codebook([1]).save(tmp_path / "book")
-    with pytest.raises(InputError, match="--overwrite"):
-        ragged_codebook([1]).save(tmp_path / "book")
-    ragged_codebook([1, 1]).save(tmp_path / "book", overwrite=True)
-    assert Codebook.load(tmp_path / "book").vocabulary == 2
+@given(shape=shapes(), seed=st.integers(0, 9))
+def test_rows_of_a_coded_table_are_sums_of_entries_of_its_books(shape, seed):
+    table = coded_table(shape, seed)
+    ids = np.random.default_rng(seed).integers(0, shape.rows, 12)
+    expected = np.stack([slow_row(table, row) for row in ids])
+    assert table.rows(ids).dtype == np.float32
+    np.testing.assert_allclose(table.rows(ids), expected, rtol=1e-4, atol=1e-4)
+    again = read_table(*table.stored())
+    assert np.array_equal(again.rows(ids), table.rows(ids))
+    assert (again.vocabulary, again.dim) == (shape.rows, shape.dim)
 
 
-def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
-    def full(tensors, path):
-        path.write_bytes(b"half")
-        raise SafetensorError("No space left on device")
+def test_arrays_that_do_not_fit_a_coded_table_are_refused():
+    table = coded_table(TableShape(4, 8, 1, (Stage(4, 3), Stage(2, 1))))
+    for name, change in (
+        ("codes_1", lambda array: array[:, :-1]),
+        ("codes_0", lambda array: array.astype(np.float32)),  # could not be used as indices
+        ("rotation", lambda array: array[:-1]),
+        ("mean", lambda array: np.full_like(array, np.nan)),
+        ("exact", lambda array: np.full_like(array, np.inf)),
+    ):
+        with pytest.raises(InputError, match=f"'{name}'"):
+            CodedTable(table.shape, {**table.arrays, name: change(table.arrays[name])})
+    for number, depths in enumerate(
+        ([15, 2, 1, 1], [15, 1, 1, 1], [15, 2, 2, 1], [15, 2, 1, 0], [15, 15, 1, 1], [14, 2, 1, 1])
+    ):
+        arrays = {
+            **table.arrays,
+            "depths": np.array([depths[0] | depths[1] << 4, depths[2] | depths[3] << 4], np.uint8),
+        }
+        if number == 0:  # those of the shape
+            assert CodedTable(table.shape, arrays).exact_rows.tolist() == [0]
+            continue
+        with pytest.raises(InputError, match="damaged"):
+            CodedTable(table.shape, arrays)
 
-    ragged_codebook([1]).save(tmp_path / "book")
-    monkeypatch.setattr("ade.codebook.save_file", full)
-    with pytest.raises(InputError, match="No space"):
-        ragged_codebook([1, 1, 1]).save(tmp_path / "book", overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["book"]
-    assert Codebook.load(tmp_path / "book").vocabulary == 1
 
-
-def test_the_first_index_after_the_anchors_is_refused():
-    book = ragged_codebook([1, 2, 3])
-    indices = book.indices.clone()
-    indices[0] = 12
-    with pytest.raises(InputError, match="outside the 12 anchors"):
-        Codebook(book.anchors, indices, book.weights, book.counts, book.tokenizer)
-
-
-@pytest.mark.parametrize(("anchors", "kind"), [(2**15, torch.int16), (2**15 + 1, torch.int32)])
-def test_indices_take_two_bytes_while_two_bytes_hold_them(anchors, kind):
-    book = ragged_codebook([1, 2], anchors=anchors, dim=2)
-    assert book.indices.dtype == kind
-    assert AnchorEmbedding.from_codebook(book).indices.dtype == kind
+def test_shapes_no_coded_table_can_have_are_refused():
+    table = coded_table()
+    for change in (
+        {"rows": True}, {"rows": 17}, {"dim": 0}, {"exact": "2"}, {"exact": 19}, {"exact": -1},
+        {"stages": [{"width": 4, "rows": 0}]}, {"stages": [{"width": 4, "rows": 5}, {"width": 4, "rows": 6}]},
+        {"stages": [{"width": 3, "rows": 5}]}, {"stages": [{"width": 8, "rows": 1}] * 15}, {"stages": [{"width": 8}]},
+        {"stages": 3}, {"exact_type": "text"},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=r"cannot have .* the stages|not the shape of a coded table"):
+            read_table({"kind": "coded", **asdict(CODED), **change}, table.arrays)
+    assert TableShape.from_dict(asdict(CODED)) == CODED
+    for kind in ("float16", "float32"):
+        shape = replace(CODED, exact_type=kind)
+        assert shape.nbytes == sum(array.nbytes for array in coded_table(shape).arrays.values())

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ade.service.state import PATHS
+from ade.service.access import HEALTH
 from tests.conftest import PATIENT
 
 ROOT = Path(__file__).parent.parent
@@ -88,7 +88,7 @@ def test_what_is_installed_is_the_wheel_without_torch(wheel):
     assert extras in about.get_all("Provides-Extra")
     needed = [Requirement(each) for each in about.get_all("Requires-Dist")]
     installed = {each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": extras})}
-    assert {"uvicorn", "starlette", "numpy"} <= installed
+    assert {"uvicorn", "fastapi", "numpy"} <= installed
     assert not installed & {"torch", "transformers", "accelerate"}
     assert {"ade/service/app.py", "ade/inspector/web/index.html"} <= set(names)
     lines = (ROOT / "constraints.txt").read_text("utf8").splitlines()
@@ -106,7 +106,7 @@ def test_what_is_started_is_the_verb(ade):
     assert lines_of("EXPOSE") == [port]
     check = json.loads(lines_of("HEALTHCHECK")[0].removeprefix("CMD "))
     path = re.search(rf"http://127\.0\.0\.1:{port}(/[\w/]+)'", check[-1])[1]
-    assert path in PATHS
+    assert path in HEALTH
     compile(check[-1], "check", "exec")
 
 

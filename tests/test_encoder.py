@@ -1,27 +1,19 @@
 """Encoders: the numpy one against the torch model, truncation, chunks, bad input, folders of another kind."""
 
-import shutil
-import subprocess
-import sys
+import pickle
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
-import ade
-from ade.classifier import Classifier
-from ade.encoder import Encoder, truncated, unit
+from ade.backends import TableBackend
+from ade.encoder import Encoder, unit
 from ade.errors import InputError
-from ade.model import AdeForSequenceClassification
-from ade.runtime.encoder import RuntimeEncoder
-from ade.runtime.runtime import Runtime
-from ade.sentence_encoder import SentenceEncoder
-from ade.sentence_model import SIMILARITY, embedding_loss
+from ade.model import model_of
+from ade.torch_backends import TorchBackend
 from tests.conftest import sentence_encoder
 
 TEXTS = ["w1 w2 w3", "w4", "", "w5 w5 w1 w9 w2 w7", "w3 " * 300]
@@ -35,16 +27,21 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("attend", ["tokens", "gated"])
-def test_numpy_gives_the_vectors_of_torch(layers, attend, tmp_path):
-    encoder = sentence_encoder(layers, attend)
+def test_numpy_gives_the_vectors_of_torch(layers, tmp_path):
+    encoder = sentence_encoder(layers)
     encoder.save(tmp_path / "encoder")
     loaded = Encoder.load(tmp_path / "encoder", threads=2)
-    assert isinstance(loaded, RuntimeEncoder)
+    assert isinstance(loaded.backend, TableBackend)
     assert loaded.dim == 24
     texts = TEXTS * 8  # enough for several threads
     vectors = loaded.encode(texts)
-    assert np.allclose(vectors, encoder.encode(texts), atol=2e-6)
+    for other in (encoder, pickle.loads(pickle.dumps(encoder))):
+        np.testing.assert_array_equal(other.encode(texts), vectors)
+    model = model_of(encoder.saved).eval()
+    np.testing.assert_allclose(Encoder(encoder.saved, TorchBackend(model)).encode(texts), vectors, atol=2e-6)
+    for text, vector in zip(TEXTS, vectors, strict=False):
+        ids = torch.tensor([loaded.tokenizer.encode(text).ids], dtype=torch.long)
+        np.testing.assert_allclose(model(ids).embeddings[0].detach(), vector, atol=2e-6)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert np.abs(vectors[0] - vectors[1]).max() > 0.05
 
@@ -65,6 +62,8 @@ def test_a_stream_gives_what_a_list_gives(folder, monkeypatch):
     parts = list(encoder.stream(iter(TEXTS)))
     assert [len(part) for part in parts] == [2, 2, 1]
     assert np.allclose(np.concatenate(parts), encoder.encode(TEXTS), atol=1e-6)
+    with pytest.raises(InputError, match="text 3 "):
+        list(encoder.stream(["w1", "w2", "w3", None]))
 
 
 def test_vectors_can_be_truncated(folder):
@@ -80,72 +79,10 @@ def test_bad_texts_are_refused(folder):
     encoder = Encoder.load(folder)
     with pytest.raises(InputError, match="give a text or a list"):
         encoder.encode(5)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="1"):
+    with pytest.raises(InputError, match="text 1 "):
         encoder.encode(["fine", None])  # type: ignore[list-item]
     assert encoder.encode([]).shape == (0, 24)
     assert np.array_equal(unit(np.zeros((2, 3))), np.zeros((2, 3)))
-    assert truncated(np.ones((2, 3)), None).shape == (2, 3)
-
-
-def test_other_kinds_of_models_are_refused(folder, codebook, topics, tmp_path):
-    for load in (Runtime.load, Classifier.load):
-        with pytest.raises(InputError, match=r"an encoder, which turns texts into vectors; a classifier .* needed"):
-            load(folder)
-    Classifier(AdeForSequenceClassification.from_codebook(codebook, ["a", "b"]), codebook.tokenizer).save(
-        tmp_path / "c"
-    )
-    for load in (Encoder.load, SentenceEncoder.load):
-        with pytest.raises(InputError, match="a classifier of texts; an encoder is needed here"):
-            load(tmp_path / "c")
-    with pytest.raises(InputError, match="not a model folder"):
-        Encoder.load(tmp_path)
-    shutil.copytree(folder, tmp_path / "cut")
-    weights = tmp_path / "cut" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:2000])
-    with pytest.raises(InputError, match="not a readable ADE model"):
-        Encoder.load(tmp_path / "cut")
-
-
-def test_the_numpy_encoder_loads_no_torch(folder):
-    program = (
-        f"import sys, ade; print(ade.load({str(folder)!r}).encode(['w1 w2']).shape); "
-        "print([m for m in ('torch', 'transformers', 'pyarrow') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["(1, 24)", "[]"]
-
-
-def test_ade_load_gives_an_encoder(folder):
-    assert isinstance(ade.load(folder), RuntimeEncoder)
-
-
-def test_the_loss_is_zero_where_all_is_as_wanted_and_counts_short_vectors():
-    wanted = F.normalize(torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), dim=1)
-    flat = torch.cat([wanted[:, :2], torch.zeros(6, 6)], 1)
-    flat = F.normalize(flat, dim=1)  # all of it in the first fourth, so truncating changes nothing
-    assert float(embedding_loss(flat, flat)) == pytest.approx(0, abs=1e-6)
-
-    other = F.normalize(torch.randn(6, 8, generator=torch.Generator().manual_seed(1)), dim=1)
-    short = F.normalize(other[:, :2], dim=1)
-    alike = wanted @ wanted.T
-    squared = [float(((each @ each.T) - alike).square().mean()) for each in (other, short)]
-    expected = float((1 - (other * wanted).sum(1)).mean()) + SIMILARITY * sum(squared) / 2
-    assert float(embedding_loss(other, 3 * wanted)) == pytest.approx(expected, rel=1e-5)  # lengths do not count
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_onnx_gives_the_same_vectors(layers, tmp_path):
-    """Truncated as the tokenizer does, padded, and one without any token; the export compares many more."""
-    encoder = sentence_encoder(layers)
-    files = ade.export(encoder, tmp_path / "onnx")
-    assert [each.file for each in files] == ["model.onnx", "model.int8.onnx"]
-    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
-    rows = [encoder.tokenizer.encode(text).ids for text in TEXTS]
-    ids, mask = np.zeros((2, len(rows), 32), np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)], mask[i, : len(row)] = row, 1
-    (found,) = session.run(["embeddings"], {"input_ids": ids, "attention_mask": mask})
-    assert np.allclose(found, encoder.encode(TEXTS), atol=1e-5)
 
 
 def test_the_card_of_an_encoder_says_how_to_get_vectors(folder, capsys):

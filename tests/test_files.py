@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ade.errors import InputError
-from ade.files import locked, new_file, new_folder
+from ade.files import model_folder, new_file, new_folder
 
 MARKERS = {"marker.json"}
 
@@ -98,16 +98,6 @@ def test_one_process_at_a_time(tmp_path):
     assert os.listdir(tmp_path) == ["book"]
 
 
-def test_a_lock_is_not_shared_within_a_process_either(tmp_path):
-    with locked(tmp_path / "lock", tmp_path):
-        with pytest.raises(InputError, match="another run"), locked(tmp_path / "lock", tmp_path):
-            pass
-        assert (tmp_path / "lock").exists()
-    with locked(tmp_path / "lock", tmp_path):
-        pass
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     (tmp_path / "page").write_text("first")
     with pytest.raises(UnicodeEncodeError), new_file(tmp_path / "page") as draft:
@@ -117,3 +107,25 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
         draft.write_text("second")
     assert (tmp_path / "page").read_text() == "second"
     assert os.listdir(tmp_path) == ["page"]
+
+
+def test_a_name_is_looked_up_on_the_hub_and_a_path_is_not(tmp_path, monkeypatch):
+    asked = []
+
+    def download(name: str, **given: object) -> str:
+        asked.append((name, given))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    wanted = ["*.json", "*.packed.xz", "model.safetensors"]
+    assert model_folder("owner/name", revision="v1") == tmp_path
+    assert model_folder("owner/name", "sub") == tmp_path / "sub"
+    assert asked[0] == ("owner/name", {"allow_patterns": wanted, "revision": "v1"})
+    assert asked[1][1] == {"allow_patterns": [f"sub/{name}" for name in wanted]}
+    for path in (str(tmp_path), str(tmp_path / "nowhere"), "no-owner", "./owner/name"):
+        assert model_folder(path) == Path(path)
+    assert model_folder(str(tmp_path), "sub") == tmp_path / "sub"
+    assert len(asked) == 2
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)
+    with pytest.raises(InputError, match="owner/name: neither a model folder nor a reachable hub name"):
+        model_folder("owner/name")

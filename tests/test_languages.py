@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ade
-from ade.data.unknown_tokens import unknown_share
+from ade.data.tokens import unknown_share
 from ade.teachers import DEFAULT_TEACHER, load_teacher
 
 PAGE = (Path(__file__).parent.parent / "docs" / "languages.md").read_text("utf8")
@@ -45,11 +45,11 @@ def test_a_model_of_a_language_predicts_and_explains(language, embedded, small, 
     good, bad = REVIEWS[language]
     texts, labels = [*good, *bad] * 20, ["gut 👍", "schlecht"]
     chosen = {"steps": 60, "batch_size": 16, "learning_rate": 0.01, "device": "cpu", "progress": False}
-    model = ade.train(texts, [labels[text in bad] for text in texts], codebook=small, **chosen)
+    model = ade.train(texts, [labels[text in bad] for text in texts], start=small, **chosen)
     model.save(tmp_path / "model")
 
     loaded = ade.load(tmp_path / "model")
-    assert loaded.predict([*good, *bad]) == [labels[0]] * 2 + [labels[1]] * 2
+    assert [each.label for each in loaded.predict([*good, *bad])] == [labels[0]] * 2 + [labels[1]] * 2
     assert loaded.explain(bad[0]).label == "schlecht"
     assert (loaded.unknown_share(texts) > 0.2) is (language in ("Chinese", "emoji"))
     assert loaded.unknown_share(good[0]) == unknown_share(embedded.tokenizer, [good[0]])

@@ -1,106 +1,111 @@
-"""The lexicon: keys, storage and scores, against a slow reference that knows only dictionaries."""
+"""The lexicon: keys, scores and storage, against the definition, entry by entry."""
 
-import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ade import lexicon as module
+from ade.data.tokens import Ragged
 from ade.errors import InputError
-from ade.lexicon import Lexicon, LexiconShape, key_range, pack_keys, unpack, unpack_keys
-from ade.lexicon_layer import LexiconLayer
-from ade.packing.lexicon_packing import pack_lexicon
-from ade.training.lexicon_loss import Ragged
+from ade.lexicon import Lexicon, frequent_keys, key_end, keys_of, read_lexicon
+from tests.models import random_lexicon
 
 VOCABULARY = 13
-ONE = ("vocabulary", "dim", "anchors", "pairs", "most")
-SCORES = {**dict.fromkeys(ONE, 1), "whole_8": 0, "whole_4": 0, "weight_bits": 4, "anchor_bits": 8}
+TEXTS = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
-def ragged(texts: list[list[int]]) -> Ragged:
-    ids = np.array([token for text in texts for token in text], np.int32)
-    return Ragged(ids, np.cumsum([0, *map(len, texts)]))
-
-
-def some_lexicon(labels: int, seed: int = 0) -> Lexicon:
-    draw = np.random.default_rng(seed)
-    tokens = draw.permutation(VOCABULARY)[:8]
-    pairs = VOCABULARY * (draw.integers(0, VOCABULARY, 60) + 1) + draw.integers(0, VOCABULARY, 60)
-    keys = np.unique(np.concatenate([tokens, pairs]))
-    idf = draw.uniform(1, 9, len(keys)).astype(np.float32)
-    scores = draw.standard_normal((len(keys), labels)).astype(np.float32)
-    return Lexicon(VOCABULARY, keys, idf, scores, draw.standard_normal(labels).astype(np.float32))
-
-
-def slow_logits(lexicon: Lexicon, text: list[int]) -> np.ndarray:
-    """The definition, entry by entry."""
-    known = {int(key): i for i, key in enumerate(lexicon.keys)}
-    keys = {*text, *(VOCABULARY * (a + 1) + b for a, b in pairwise(text))}
-    entries = [known[key] for key in keys if key in known]
-    norm = math.sqrt(sum(float(lexicon.idf[i]) ** 2 for i in entries))
-    total = sum((lexicon.scores[i].astype(np.float64) for i in entries), np.zeros(len(lexicon.bias)))
+def slow_scores(lexicon: Lexicon, text: list[int]) -> np.ndarray:
+    """The definition: distinct entries, divided by the norm of their inverse document frequencies."""
+    place = {int(key): i for i, key in enumerate(lexicon.keys)}
+    keys = {*text, *(VOCABULARY * (first + 1) + second for first, second in pairwise(text))}
+    entries = [place[key] for key in keys if key in place]
+    norm = np.sqrt(sum(float(lexicon.idf[i]) ** 2 for i in entries))
+    total = sum((lexicon.scores[i].astype(float) for i in entries), np.zeros(len(lexicon.bias)))
     return lexicon.bias + (total / norm if entries else 0)
 
 
-texts_strategy = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12), min_size=1, max_size=6)
-
-
-@given(texts_strategy, st.integers(1, 5))
+@given(TEXTS, st.integers(1, 5))
 def test_scores_are_those_of_the_definition(texts, labels):
-    lexicon = some_lexicon(labels)
-    expected = np.stack([slow_logits(lexicon, text) for text in texts])
-    np.testing.assert_allclose(lexicon.logits(*ragged(texts)), expected, rtol=1e-4, atol=1e-5)
+    lexicon = random_lexicon(VOCABULARY, labels)
+    expected = np.stack([slow_scores(lexicon, text) for text in texts])
+    np.testing.assert_allclose(lexicon.added(Ragged.of(texts)), expected, rtol=1e-4, atol=1e-5)
 
 
-@given(texts_strategy)
-def test_the_layer_scores_as_numpy_does(texts):
-    shape, arrays = pack_lexicon(some_lexicon(4), 1.0, np.full(len(some_lexicon(4)), 3), "single_label_classification")
-    layer = LexiconLayer(shape.as_dict())
-    layer.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-    length = max(map(len, texts))
-    ids = torch.tensor([text + [3] * (length - len(text)) for text in texts])  # padded with a token it knows
-    mask = torch.tensor([[1] * len(text) + [0] * (length - len(text)) for text in texts]).bool()
-    expected = unpack(shape, arrays).logits(*ragged(texts))
-    np.testing.assert_allclose(layer(ids, mask).numpy(), expected, rtol=1e-4, atol=1e-5)
+@given(TEXTS)
+def test_the_contributions_of_entries_where_they_stand_add_up_to_the_scores(texts):
+    lexicon = random_lexicon(VOCABULARY, 3)
+    for text in texts:
+        found = lexicon.contributions(np.array(text, np.int32))
+        total = sum((each for _, _, each in found), np.zeros(3)) + lexicon.bias
+        np.testing.assert_allclose(total, slow_scores(lexicon, text), rtol=1e-4, atol=1e-5)
+        spelled = [{tuple(text[at : at + length]) for at in places} for length, places, _ in found]
+        assert all(len(each) == 1 for each in spelled)  # an entry is the same wherever it stands
+        at = {(length, place) for length, places, _ in found for place in places}
+        keys = [(1, i, key) for i, key in enumerate(text)]
+        keys += [(2, i, VOCABULARY * (a + 1) + b) for i, (a, b) in enumerate(pairwise(text))]
+        assert at == {(length, i) for length, i, key in keys if key in lexicon.keys}
 
 
-@given(st.sets(st.integers(0, key_range(VOCABULARY) - 1), min_size=1, max_size=60))
-def test_keys_come_back_as_they_were_stored(keys):
-    ascending = np.array(sorted(keys), np.int64)
-    shape = LexiconShape(len(keys), VOCABULARY, SCORES)
-    assert np.array_equal(unpack_keys(pack_keys(ascending, shape), shape), ascending)
+def test_keys_are_of_tokens_then_of_neighbours_of_one_text():
+    keys, text = keys_of(Ragged.of([[3, 0], [2], [1, 1, 0]]), 4)
+    assert keys.tolist() == [3, 0, 2, 1, 1, 0, 16, 9, 8]
+    assert text.tolist() == [0, 0, 1, 2, 2, 2, 0, 2, 2]
+    assert key_end(4) == 4 * (3 + 1) + 3 + 1
 
 
-@given(st.sets(st.integers(0, key_range(128_100) - 1), min_size=1, max_size=20))
-def test_few_keys_of_a_large_vocabulary_come_back(keys):
-    ascending = np.array(sorted(keys), np.int64)
-    shape = LexiconShape(len(keys), 128_100, SCORES)
-    assert np.array_equal(unpack_keys(pack_keys(ascending, shape), shape), ascending)
+@given(TEXTS, st.integers(1, 9))
+def test_frequent_keys_are_those_of_several_texts_however_often_each_has_them(texts, limit):
+    seen = [{*text, *(VOCABULARY * (a + 1) + b for a, b in pairwise(text))} for text in texts]
+    counts = {key: sum(key in one for one in seen) for key in sorted(set().union(*seen))}
+    frequent = sorted((key for key in counts if counts[key] >= 2), key=lambda key: (-counts[key], key))[:limit]
+    for chunk in (2, 100):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "CHUNK", chunk)
+            keys, found = frequent_keys(Ragged.of(texts), VOCABULARY, limit)
+        assert keys.tolist() == sorted(frequent)
+        assert found.tolist() == [counts[key] for key in sorted(frequent)]
 
 
-@pytest.mark.parametrize("labels", [1, 2, 4, 30])
-def test_packed_scores_stay_close(labels):
-    lexicon = some_lexicon(labels)
-    shape, arrays = pack_lexicon(lexicon, 0.5, np.full(len(lexicon), 3), "multi_label_classification")
-    found = unpack(shape, arrays)
-    assert np.array_equal(found.keys, lexicon.keys)
-    np.testing.assert_allclose(found.idf, lexicon.idf, atol=8 / 15 / 2 + 1e-3)
-    alike = (found.scores * lexicon.scores).sum(1)
-    alike /= np.linalg.norm(found.scores, axis=1) * np.linalg.norm(lexicon.scores, axis=1)
-    assert alike.mean() > 0.8
-    np.testing.assert_allclose(found.bias, 0.5 * lexicon.bias, rtol=1e-6)
+def test_entries_are_distinct_and_in_the_order_of_the_texts():
+    lexicon = Lexicon(4, np.array([1, 9, 16]), np.ones(3), np.eye(3), np.zeros(3))
+    entry, text = lexicon.find(Ragged.of([[3, 0, 3, 0], [2], [1, 1, 1]]))
+    assert (entry.tolist(), text.tolist()) == ([2, 0, 1], [0, 2, 2])
+    chosen = lexicon.select(np.array([0, 2]))
+    assert (len(chosen), chosen.keys.tolist(), chosen.scores.tolist()) == (2, [1, 16], [[1, 0, 0], [0, 0, 1]])
+    empty = lexicon.select(np.empty(0, np.int64))
+    assert empty.added(Ragged.of([[1, 2]])).tolist() == [[0, 0, 0]]
+    assert empty.contributions(np.array([1, 2])) == []
 
 
-def test_damaged_arrays_are_refused():
-    lexicon = some_lexicon(3)
-    shape, arrays = pack_lexicon(lexicon, 1.0, np.full(len(lexicon), 3), "single_label_classification")
+def test_what_is_stored_is_read_back():
+    lexicon = random_lexicon(VOCABULARY, 4)
+    sizes, arrays = lexicon.stored()
+    again = read_lexicon(sizes, arrays)
+    assert again.vocabulary == VOCABULARY
+    for name in ("keys", "idf", "scores", "bias"):
+        np.testing.assert_allclose(getattr(again, name), getattr(lexicon, name), rtol=1e-6)
+    assert np.array_equal(lexicon.scores, lexicon.pairs.rows(np.arange(len(lexicon))))
+    assert lexicon.nbytes == sum(array.nbytes for array in arrays.values())
+    for name, array in again.stored()[1].items():
+        assert np.array_equal(array, arrays[name])
+    with pytest.raises(ValueError, match="packed_lexicon"):
+        replace(lexicon, pairs=None).stored()
+
+
+def test_damage_is_refused():
+    sizes, arrays = random_lexicon(VOCABULARY, 3).stored()
     for name in ("keys_high", "bias", "scores.codes"):
+        with pytest.raises(InputError, match=name.removeprefix("scores.")):
+            read_lexicon(sizes, {**arrays, name: arrays[name][:-1]})
+    for lie in ({"entries": sizes["entries"] - 1}, {"scores": {**sizes["scores"], "kind": "coded"}}):
         with pytest.raises(InputError):
-            unpack(shape, {**arrays, name: arrays[name][:-1]})
-    flipped = arrays["keys_high"].copy()
-    flipped[0] ^= 255
+            read_lexicon({**sizes, **lie}, arrays)
+    for name in sizes:
+        with pytest.raises(InputError, match="sizes of its lexicon are not valid"):
+            read_lexicon({other: size for other, size in sizes.items() if other != name}, arrays)
     with pytest.raises(InputError, match="damaged"):
-        unpack(shape, {**arrays, "keys_high": flipped})
+        read_lexicon(sizes, {**arrays, "keys_high": arrays["keys_high"] ^ np.uint8(255)})

@@ -1,28 +1,20 @@
-"""What the README shows works: its Python runs, its commands exist; the map of the files and all numbers are true."""
+"""What the README shows works: its Python runs, its commands exist; the map and all numbers are true."""
 
 import csv
 import re
 import shlex
 import subprocess
 import sys
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from ade.data.loading import load_dataset
-from tests.test_architecture import imported_on_loading, modules
+from ade.data.sources import load_dataset
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf8")
-MAP = (ROOT / "docs" / "development.md").read_text("utf8")
 MAX_LINES = 150
 FIRST_SCREEN = 24  # lines
-CHAINS = {
-    tuple(re.findall(r"ade\.[\w.]+", chain))
-    for chain in re.findall(r"^ade\.[\w.]+(?:\s+-> ade\.[\w.]+)+$", MAP, re.MULTILINE)
-}
 
 
 def test_the_python_runs(tmp_path, monkeypatch, capsys):
@@ -80,34 +72,11 @@ def test_what_it_links_to_exists():
         assert (ROOT / link).exists(), link
 
 
-def test_the_map_names_every_room_and_every_file_of_the_method():
-    named = set(re.findall(r"^  ([\w/]+?)(?:\.py|/) ", MAP, re.MULTILINE))
-    real = {path.stem for path in (ROOT / "ade").iterdir() if not path.name.startswith("__")} - {"py"}
-    assert named == real
-
-
 @pytest.mark.parametrize("verb", sorted(set(re.findall(r"^ade (\w+)", README, re.MULTILINE))))
 def test_the_commands_exist(verb, ade):
     status, out, _ = ade(verb, "--help")
     assert status == 0
     assert "--json" in out
-
-
-@cache
-def longest_chain(module: str) -> list[str]:
-    """The longest chain of imports between our modules that starts with this one."""
-    others = sorted(imported_on_loading(module) & set(modules()) - {module})
-    return [f"ade.{module}", *max((longest_chain(other) for other in others), key=len, default=[])]
-
-
-@pytest.mark.parametrize(("verb", "module"), [("predict", "runtime.runtime"), ("train", "training.loop")])
-def test_the_longest_chain_of_imports_is_the_one_shown(verb, module):
-    shown = {chain[chain.index(f"ade.{module}") :] for chain in CHAINS if f"ade.{module}" in chain}
-    (chain,) = shown
-    for one, other in pairwise(chain):
-        assert other.removeprefix("ade.") in imported_on_loading(one.removeprefix("ade."))
-    longest = longest_chain(module)
-    assert len(chain) == len(longest), f"the longest of 'ade {verb}' is {' -> '.join(longest)}"
 
 
 def test_the_numbers_are_the_recorded_ones():

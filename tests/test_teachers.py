@@ -1,3 +1,5 @@
+"""Teachers: the table of input embeddings of any model, text vectors, what is filled up, and what is never loaded."""
+
 import gzip
 import json
 
@@ -5,56 +7,40 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tokenizers import processors
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     BertConfig,
-    BertModel,
-    DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
     Gemma3TextConfig,
-    LlamaConfig,
-    MPNetConfig,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-)
+)  # fmt: skip
 
+from ade.configuration import CODEBOOK, ENCODER
 from ade.errors import InputError
-from ade.teachers import contextual_teacher, load_teacher
+from ade.teachers import Teacher, fit_rows, load_teacher
 from tests.conftest import word_tokenizer
+from tests.models import codebook_folder, packed_codebook, random_model
 
 SMALL = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 FAMILIES = {
     "bert": (BertConfig(**SMALL), AutoModelForMaskedLM),
-    "deberta": (DebertaV2Config(**SMALL), AutoModel),
-    "mpnet": (MPNetConfig(**SMALL), AutoModel),
     "electra": (ElectraConfig(**SMALL, embedding_size=8), AutoModel),
     "distilbert": (DistilBertConfig(vocab_size=40, dim=8, n_layers=1, n_heads=2, hidden_dim=8), AutoModelForMaskedLM),
-    "llama": (LlamaConfig(**SMALL, num_key_value_heads=2), AutoModelForCausalLM),
     "gemma": (Gemma3TextConfig(**SMALL, num_key_value_heads=2, head_dim=4), AutoModelForCausalLM),
-    "qwen": (Qwen2Config(**SMALL, num_key_value_heads=2), AutoModelForCausalLM),
 }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_finds_the_input_embeddings_of_every_family(family, tmp_path):
+@pytest.mark.parametrize("shard", ["5GB", "2KB"])
+def test_finds_the_input_embeddings_of_every_family(family, shard, tmp_path):
     config, kind = FAMILIES[family]
     model = kind.from_config(config)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path, max_shard_size=shard)
     word_tokenizer([f"w{i}" for i in range(30)]).save(str(tmp_path / "tokenizer.json"))
     teacher = load_teacher(tmp_path)
     assert torch.equal(teacher.table, model.get_input_embeddings().weight.detach())
-
-
-def test_sharded_weights(tmp_path):
-    model = AutoModel.from_config(FAMILIES["bert"][0])
-    model.save_pretrained(tmp_path, max_shard_size="2KB")
-    word_tokenizer(["a"]).save(str(tmp_path / "tokenizer.json"))
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    assert torch.equal(load_teacher(tmp_path).table, model.get_input_embeddings().weight.detach())
 
 
 def test_npy_and_safetensors_folders_agree(teacher_folder, tmp_path):
@@ -77,31 +63,45 @@ def test_text_vectors(header, packed, tmp_path):
     assert len(teacher.table) == 5  # three words, [PAD] and [UNK]
 
 
-def test_words_with_spaces_in_text_vectors(tmp_path):
-    (tmp_path / "v.txt").write_text("a 1 2\n. . . 3 4\nb 5 6\n")
+def test_text_vectors_with_capitals_keep_them_and_a_word_counts_once(tmp_path):
+    (tmp_path / "v.txt").write_text("The 1 2\nthe 3 4\nThe 5 6\n")
     teacher = load_teacher(tmp_path / "v.txt")
-    assert len(teacher.table) == 5
-    assert teacher.table[teacher.tokenizer.token_to_id("b")].tolist() == [5, 6]
+    assert teacher.tokenizer.encode("The the THE").tokens == ["The", "the", "[UNK]"]
+    assert teacher.table.tolist() == [[2, 3], [2, 3], [1, 2], [3, 4]]  # the mean for [PAD] and [UNK]
 
 
-def test_fewer_rows_than_the_tokenizer_has_tokens_are_filled_up(teacher, tmp_path):
-    save_file({"weight": teacher.table[:-4].clone()}, tmp_path / "embeddings.safetensors")
-    teacher.tokenizer.save(str(tmp_path / "tokenizer.json"))
-    table = load_teacher(tmp_path).table
-    assert len(table) == len(teacher.table)
-    torch.testing.assert_close(table[-1], teacher.table[:-4].mean(0))
+def test_missing_rows_are_filled_with_the_mean_and_surplus_rows_stay(teacher):
+    few = fit_rows(teacher.table[:-4].half(), teacher.tokenizer)
+    assert few.dtype == torch.float16
+    assert torch.equal(few[:-4], teacher.table[:-4].half())
+    torch.testing.assert_close(few[-4:], few[:-4].float().mean(0).half().expand(4, -1))
+    many = torch.cat([teacher.table, teacher.table])
+    assert fit_rows(many, teacher.tokenizer) is many
+    for table in (teacher.table.int(), teacher.table[0]):
+        with pytest.raises(InputError, match=r"expected floats of shape \(N, d\)"):
+            fit_rows(table, teacher.tokenizer)
 
 
-def test_surplus_rows_stay(teacher, tmp_path):
-    save_file({"weight": torch.cat([teacher.table, teacher.table])}, tmp_path / "embeddings.safetensors")
-    teacher.tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert len(load_teacher(tmp_path).table) == 2 * len(teacher.table)
+def test_a_teacher_with_some_of_its_rows_and_as_a_folder(teacher):
+    licensed = Teacher(teacher.name, teacher.table, teacher.tokenizer, "mit")
+    assert licensed.nbytes == teacher.table.numel() * 4
+    small = licensed.take(word_tokenizer(["a"]), np.array([4, 0, 2]))
+    assert torch.equal(small.table, teacher.table[[4, 0, 2]])
+    assert (small.name, small.license, small.tokenizer.get_vocab_size()) == ("tiny", "mit", 3)
+    saved = small.as_saved(codebook_folder(packed_codebook()).table, cosine=0.5)
+    about = {"teacher": "tiny", "license": "mit", "rows": 3, "dim": 16}
+    assert (saved.config.kind, dict(saved.config.metadata)) == (CODEBOOK, {**about, "cosine": 0.5})
+    again = Teacher.of(saved)
+    assert (again.name, again.license, again.tokenizer) == ("tiny", "mit", small.tokenizer)
+    np.testing.assert_array_equal(again.table, saved.table.rows(np.arange(19)))
+    assert Teacher.of(codebook_folder(packed_codebook())).name == "a table"
 
 
 def test_the_embedded_default():
     teacher = load_teacher()
     assert teacher.table.shape == (32000, 256)
     assert teacher.tokenizer.encode("a wading bird").tokens[-1].endswith("bird")
+    assert (teacher.name, teacher.license) == ("wordllama", "MIT License")
 
 
 def _folder(tmp_path, teacher, table):
@@ -156,33 +156,25 @@ def test_other_bad_sources(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
     with pytest.raises(InputError, match="not a model transformers knows"):
         load_teacher(tmp_path)
+    (tmp_path / "notes.md").touch()
+    for source, message in (
+        (tmp_path / "notes.md", "a teacher file is text vectors"),
+        (tmp_path / "nowhere", "no such file or folder"),
+        ("./nowhere", "no such file or folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_teacher(source)
 
 
-def test_a_whole_encoder_is_asked_about_its_vocabulary(tmp_path, ade):
-    """Against the encoder called by hand on one entry between its special tokens; and from the command line."""
-    words = word_tokenizer(["[CLS]", "[SEP]", "cat", "dog", "car", "bus"])
-    words.add_special_tokens(["[CLS]", "[SEP]"])
-    first, last = words.token_to_id("[CLS]"), words.token_to_id("[SEP]")
-    words.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", first), ("[SEP]", last)]
-    )
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        initializer_range=1.0,
-    )  # fmt: skip
-    model = BertModel(config).eval()
-    model.save_pretrained(tmp_path / "encoder")
-    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]").save_pretrained(tmp_path / "encoder")
-    teacher = contextual_teacher(tmp_path / "encoder", "cpu")
-    with torch.inference_mode():
-        rows = torch.stack([model(torch.tensor([[first, i, last]])).last_hidden_state[0].mean(0) for i in range(8)])
-    assert torch.allclose(teacher.table, rows - rows.mean(0), atol=1e-5)
-    assert teacher.tokenizer.encode("dog bus").ids == [first, 5, 7, last]
-    command = ["distill", "--teacher", tmp_path / "encoder", "--contextual", "--anchors", 4, "--pairs", 2, "--json"]
-    status, out, err = ade(*command, "--out", tmp_path / "codebook")
-    assert status == 0, err
-    assert json.loads(out)["teacher"] == "encoder, contextual"
-    status, _, err = ade(*command[:1], "--teacher", tmp_path / "codebook", *command[3:], "--out", tmp_path / "other")
-    assert status == 2
-    assert "not a readable encoder" in err
+@pytest.mark.parametrize(
+    ("saved", "says"),
+    [
+        (codebook_folder(packed_codebook()), "'ade train --from' starts from it"),
+        (random_model(kind=ENCODER), "'ade train --from' starts from it"),
+        (random_model(), "give the teacher that it was made from"),
+    ],
+)
+def test_a_folder_of_ours_is_no_teacher(saved, says, tmp_path):
+    saved.save(tmp_path / "model")
+    with pytest.raises(InputError, match=f"an ADE model has no embedding table to distil; {says}"):
+        load_teacher(tmp_path / "model")

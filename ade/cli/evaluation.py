@@ -1,94 +1,90 @@
 """The verb `ade evaluate`: metrics of a model on labelled texts, and a report as an HTML page."""
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from rich.console import Console
 
 from ade.cli import display
 from ade.cli.options import (
-    DataArgument,
-    DataOption,
+    Data,
     Device,
     Json,
     LabelColumn,
     Model,
+    Overwrite,
     TextColumn,
-    one_source,
+    check_output,
+    option,
     say,
     say_columns,
     show,
 )
-from ade.cli.prediction import load_predictor
-from ade.data.problems import SINGLE, TAGGER
+from ade.cli.writing import one_line
+from ade.configuration import TAGGER
+from ade.data.problems import SINGLE
 from ade.errors import InputError
 from ade.files import kind_of, new_file
+
+if TYPE_CHECKING:
+    from ade.evaluation import AnyEvaluation, ClassMetrics, Evaluation, TagEvaluation
+
+MAX_CLASSES = 25  # labels whose metrics are printed
+MAX_MATRIX = 8  # labels of a confusion matrix that is printed
 
 
 def evaluate(
     model: Model,
-    file: DataArgument = None,
-    data: DataOption = None,
-    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    data: Data,
+    split: Annotated[str, option("Split of the dataset.", metavar="NAME")] = "test",
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     report: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page: confusion matrix, calibration curve, the worst mistakes."),
+        Path | None, option("HTML page to write: metrics, calibration, the worst mistakes.", metavar="FILE")
     ] = None,
     device: Device = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --report.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on labelled texts.
 
-    Single-label models: accuracy, macro F1, precision and recall, the same of each label, and what is confused.
-    Multi-label models, regression models and taggers have metrics of their own.
+    Accuracy, macro F1, precision and recall, the same of each label, and what is confused. Models of several labels,
+    regression models and taggers have metrics of their own.
     """
-    from ade.data.conll import is_tagged, load_tagged
-    from ade.data.loading import load_dataset
+    from ade.data.sources import is_tagged, load_dataset, load_tagged
     from ade.evaluation import evaluate
 
-    source = one_source(file, data)
-    if report is not None:
-        _check_report(report, overwrite)
+    check_output(report, overwrite)
     if kind_of(model) == TAGGER:
         if report is not None:
             raise InputError(f"{model}: a tagger; --report is for single-label models")
-        from ade.classifier import Tagger
+        from ade.tagger import Tagger
 
-        result: Any = evaluate(Tagger.load(model, device), load_tagged(source, split))
-        show(result.as_dict(), as_json, lambda to: display.print_evaluation(to, result))
+        result: Any = evaluate(Tagger.load(model, device), load_tagged(data, split))
+        show(result.as_dict(), as_json, lambda to: print_evaluation(to, result))
         return
 
-    if is_tagged(source, split):
-        raise InputError(f"{source}: words with a tag each, but {model} labels texts")
-    classifier = load_predictor(model, _device(device))
+    if is_tagged(data, split):
+        raise InputError(f"{data}: words with a tag each, but {model} labels texts")
+    from ade.classifier import Classifier
+
+    classifier = Classifier.load(model, device)
     if report is not None and classifier.problem != SINGLE:
         raise InputError(f"{model}: solves {classifier.problem}; --report is for single-label models")
-    dataset = load_dataset(source, split, text_column, label_column, classifier.problem)
-    say_columns(source, dataset)
+    dataset = load_dataset(data, split, text_column, label_column, classifier.problem)
+    say_columns(data, dataset)
     result = evaluate(classifier, dataset)
     if report is not None:
-        _write_report(report, model, source, result, dataset)
-    show(_as_dict(result), as_json, lambda to: display.print_evaluation(to, result))
+        _write_report(report, f"{model} on {data}", result, dataset)
+    show(_as_dict(result), as_json, lambda to: print_evaluation(to, result))
 
 
-def _check_report(report: Path, overwrite: bool) -> None:
-    if report.is_dir() or not report.parent.is_dir():
-        raise InputError(f"{report}: not a file in a folder that exists")
-    if report.exists() and not overwrite:
-        raise InputError(f"{report}: already exists; choose another name or pass --overwrite")
-
-
-def _write_report(report: Path, model: Path, source: str, result: Any, dataset: Any) -> None:
-    from ade.cli.report import report_page
+def _write_report(report: Path, title: str, result: Any, dataset: Any) -> None:
+    from ade.evaluation_report import report_page
 
     labelled = dataset.relabelled(result.names)
-    page = report_page(f"{model} on {source}", result, labelled.texts, labelled.labels)
     with new_file(report) as draft:
-        draft.write_text(page, "utf8")
+        draft.write_text(report_page(title, result, labelled.texts, labelled.labels), "utf8")
     say(f"{report}: the report, {display.size(report.stat().st_size)}; open it in a browser")
 
 
@@ -109,12 +105,49 @@ def _as_dict(result: Any) -> dict[str, Any]:
     return metrics
 
 
-def _device(name: str) -> str:
-    """The device of a name; `auto` is the GPU where torch is installed and finds one, else the CPU."""
-    if name != "auto":
-        return name
-    if find_spec("torch") is None:
-        return "cpu"
-    from ade.devices import resolve_device
+def print_evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
+    """Print metrics; of labels also precision, recall and F1, and for single-label models the confusions."""
+    metrics = result.as_dict()
+    table = display.plain_table(*("texts" if name == "n" else display.metric_name(name) for name in metrics))
+    table.add_row(*(display.format_metric(name, value) for name, value in metrics.items()))
+    to.print(table)
+    classes: list[ClassMetrics] = getattr(result, "classes", [])
+    if classes:
+        _print_classes(to, classes)
+    if "counts" in vars(result):
+        _print_confusion(to, cast("Evaluation", result))
 
-    return resolve_device(name).type
+
+def _print_classes(to: Console, classes: "list[ClassMetrics]") -> None:
+    """Print the metrics of each label; of many labels those of the lowest F1, which occur."""
+    shown = classes
+    if len(classes) > MAX_CLASSES:
+        shown = sorted((each for each in classes if each.n), key=lambda each: each.f1)[:MAX_CLASSES]
+    to.print()
+    table = display.plain_table("label", "precision", "recall", "F1", "texts")
+    for label, *values, count in shown:
+        table.add_row(one_line(label), *(f"{100 * value:.2f}" for value in values), f"{count:,}")
+    to.print(table)
+    if len(shown) < len(classes):
+        to.print(f"({len(shown)} of {len(classes):,} labels, the lowest F1 first; --json has all)")
+
+
+def _print_confusion(to: Console, result: "Evaluation") -> None:
+    """Print the confusion matrix, if it fits, and the most frequent confusions."""
+    if len(result.names) <= MAX_MATRIX:
+        matrix = display.plain_table("true \\ predicted", *(one_line(name)[:10] for name in result.names))
+        for name, row in zip(result.names, result.confusion, strict=True):
+            matrix.add_row(one_line(name)[:16], *(f"{count:,}" for count in row))
+        if to.measure(matrix).maximum <= to.width:
+            to.print()
+            to.print(matrix)
+
+    pairs = result.confused()
+    if not pairs:
+        return
+    to.print()
+    table = display.plain_table("most frequent confusions", "predicted", "times", "of")
+    table.columns[1].no_wrap = False
+    for label, predicted, times, total in pairs:
+        table.add_row(one_line(label), one_line(predicted), f"{times:,}", f"{total:,}")
+    to.print(table)

@@ -1,101 +1,121 @@
-"""The verbs that look inside: `ade inspect` (words and their anchors, or an HTML page) and `ade params`."""
+"""The verb `ade inspect`: the parameters of a model, words and their anchors, or an HTML page about whole texts."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from rich.console import Console
 
 from ade.cli import display
-from ade.cli.options import Json, show
+from ade.cli.options import Json, Overwrite, argument, check_output, option, show
+from ade.cli.writing import one_line
+from ade.configuration import CODEBOOK
 from ade.errors import InputError
+from ade.files import kind_of
+
+if TYPE_CHECKING:
+    from ade.inspector.words import TokenAnchors
 
 
-def inspect_verb(
-    source: Annotated[Path, typer.Argument(help="Folder of a model, an encoder or a codebook.", show_default=False)],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(help="Words to look up; with --html, the one opened first.", show_default=False),
-    ] = None,
+def inspect(
+    source: Annotated[Path, argument("Folder of a model, an encoder or a codebook.", "FOLDER")],
+    words: Annotated[list[str] | None, argument("Words to look up; with --html, the one opened first.")] = None,
     text: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Text that contains the words: also show their weights in this context. Repeatable with --html."
-        ),
+        list[str] | None, option("Text with the words: what do their anchors add? Repeatable with --html.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write an interactive HTML page about the texts to this file.")
-    ] = None,
-    nearest: Annotated[int, typer.Option(help="Number of nearest words shown per anchor.", min=1)] = 6,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --html.")] = False,
+    html: Annotated[Path | None, option("Interactive page about the texts to write.", metavar="FILE")] = None,
+    nearest: Annotated[int, option("Nearest words shown per anchor.", metavar="N", min=1)] = 6,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Show words' anchors, weights and nearest words.
+    """Show a model's parameters, or the anchors of words.
 
-    With --text, also their weights in that context. With --html, write an interactive page about whole texts.
+    Without words, count the parameters of each component. With --text, also show what each anchor of the words adds to
+    the predicted label. With --html, write an interactive page about whole texts.
     """
-    from ade.inspector.words import CODEBOOK
-
-    texts, codebook = text or [], (source / CODEBOOK).exists()
-    if codebook and (texts or html is not None):
+    texts, is_codebook = text or [], kind_of(source) == CODEBOOK
+    if is_codebook and (texts or html is not None):
         raise InputError(f"{source}: a codebook knows no context; --text and --html need a trained model")
     if html is not None:
-        _write_page(source, html, words or [], texts, nearest, overwrite, as_json)
-        return
-    if not words:
-        raise InputError("name the words to look up, or give --html FILE for a page about whole sentences")
-    if len(texts) > 1:
+        check_output(html, overwrite)
+        _write_page(source, html, words or [], texts, nearest, as_json)
+    elif len(texts) > 1:
         raise InputError("several sentences go on a page: give --html FILE too, or one --text")
-    _show_words(source, words, texts, nearest, as_json)
+    elif words:
+        _show_words(source, words, texts, nearest, as_json)
+    elif texts or is_codebook:
+        raise InputError("name the words to look up, or give --html FILE for a page about whole sentences")
+    else:
+        _show_parameters(source, as_json)
+
+
+def _show_parameters(source: Path, as_json: bool) -> None:
+    from ade.folder import Saved
+    from ade.inspector.words import count_parameters
+
+    counts = count_parameters(Saved.read(source))
+    show({"parameters": counts}, as_json, lambda to: _print_parameters(to, counts))
+
+
+def _print_parameters(to: Console, counts: Mapping[str, int]) -> None:
+    table = display.plain_table("component", "parameters")
+    for name, count in counts.items():
+        table.add_row(name.replace("_", " "), f"{count:,}")
+    to.print(table)
 
 
 def _show_words(source: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
-    from ade.inspector.words import Dictionary, inspect_words
+    from ade.inspector.words import inspect_words
 
-    if texts:
-        from ade.classifier import Classifier
-        from ade.inspector.reading import inspect_in_context
+    if not texts:
+        tokens = inspect_words(source, words, nearest)
+        show({"words": [token.as_dict() for token in tokens]}, as_json, lambda to: print_words(to, tokens))
+        return
 
-        found = inspect_in_context(Classifier.load(source, "cpu"), words, texts[0], nearest)
-    else:
-        found = inspect_words(Dictionary.load(source), words, nearest)
-    show({"words": [token.as_dict() for token in found]}, as_json, lambda to: display.print_words(to, found))
-
-
-def _write_page(
-    source: Path, file: Path, words: list[str], texts: list[str], nearest: int, overwrite: bool, as_json: bool
-) -> None:
     from ade.classifier import Classifier
-    from ade.files import new_file
-    from ade.inspector.page import page
     from ade.inspector.reading import Inspector
 
-    if file.is_dir() or not file.parent.is_dir():
-        raise InputError(f"{file}: not a file in a folder that exists")
-    if file.exists() and not overwrite:
-        raise InputError(f"{file}: already exists; choose another name or pass --overwrite")
-    inspector = Inspector(Classifier.load(source, "cpu"), nearest)
-    if not texts:  # the example of the word that was named, or the one that this model tells apart best
-        examples = inspector.about()["examples"]
-        example = next((each for each in examples if each["word"] in words), examples[0])
-        texts, words = example["texts"], words or [example["word"]]
+    explanation, tokens = Inspector(Classifier.load(source), nearest).words_in(texts[0], words)
+    label = explanation.contributions().label
+    result = {"label": label, "words": [token.as_dict() for token in tokens]}
+    show(result, as_json, lambda to: print_words(to, tokens, str(label)))
+
+
+def print_words(to: Console, tokens: "list[TokenAnchors]", label: str = "") -> None:
+    """Print a table per token: its anchors with their weights and nearest words, the largest weight first.
+
+    Where the tokens stand in a text, also what each anchor adds to the score of the predicted label.
+    """
+    if label:
+        to.print(f"What each anchor adds to the score of {one_line(label)}:\n")
+    for token in tokens:
+        name = token.word if token.token.strip("▁Ġ") == token.word else f"{token.word}: {token.token}"
+        adds = ["adds"] if any(use.adds is not None for use in token.anchors) else []
+        table = display.plain_table("anchor", "weight", *adds, title=name)
+        table.columns[0].justify, table.columns[0].no_wrap = "right", True
+        left = max(20, to.width - len("+0.510  ") * len(table.columns))  # numbers are never cut, words are
+        table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=left)
+        for use in token.anchors:
+            here = [f"{use.adds:+.3f}"] if use.adds is not None else []
+            table.add_row(str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest))
+        to.print(table)
+        to.print()
+
+
+def _write_page(source: Path, file: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
+    from ade.classifier import Classifier
+    from ade.files import new_file
+    from ade.inspector.page import EXAMPLES, page
+    from ade.inspector.reading import Inspector
+
+    inspector = Inspector(Classifier.load(source), nearest)
+    if not texts:  # the example of the word that was named, or the first
+        word = next((each for each in words if each in EXAMPLES), next(iter(EXAMPLES)))
+        texts, words = list(EXAMPLES[word]), words or [word]
     readings = [inspector.read(each) for each in texts]
     with new_file(file) as draft:
         draft.write_text(page({"about": inspector.about(), "readings": readings, "words": words}), "utf8")
     result = {"html": str(file), "bytes": file.stat().st_size, "texts": len(readings)}
-    show(result, as_json, lambda to: display.print_page(to, result))
-
-
-def params(
-    dim: Annotated[int, typer.Option(help="Model width.", min=1)] = 768,
-    labels: Annotated[int, typer.Option(help="Number of classes.", min=1)] = 4,
-    anchors: Annotated[int, typer.Option(help="Number of anchors (K).", min=1)] = 100,
-    as_json: Json = False,
-) -> None:
-    """Count the parameters of each component.
-
-    The table of the paper's appendix, counted on a real model.
-    """
-    from ade.cli.sizes import count_parameters
-
-    counts = count_parameters(dim, labels, anchors)
-    show(counts, as_json, lambda to: display.print_parameters(to, counts))
+    sentences = "1 sentence" if len(readings) == 1 else f"{len(readings)} sentences"
+    line = f"{file}: {sentences}, {display.size(file.stat().st_size)}; open it in a browser"
+    show(result, as_json, lambda to: to.print(line))

@@ -6,34 +6,25 @@ arguments answer at once.
 
 import os
 import sys
+import traceback
 import warnings
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from ade import __version__
-from ade.cli.benchmark import benchmark
-from ade.cli.compression import compress
-from ade.cli.encoding import distill_encoder, encode, search
-from ade.cli.evaluation import evaluate
-from ade.cli.grouping import GroupedCommand, GroupedVerbs
-from ade.cli.inspection import inspect_verb, params
-from ade.cli.options import with_verbosity
-from ade.cli.prediction import predict
-from ade.cli.serving import export, serve
-from ade.cli.training import distill, run, train
+from ade.cli.options import verbosity
 from ade.errors import InputError, missing_package
 
-app = typer.Typer(
-    name="ade",
-    cls=GroupedVerbs,
-    help="Adaptive Dictionary Embeddings: distil an embedding table, train a small text classifier, inspect it.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+VERBS = {  # verb -> the file that has it, in the order of the help
+    "train": "making", "predict": "prediction", "evaluate": "evaluation", "inspect": "inspection", "serve": "serving",
+    "export": "serving", "distill-encoder": "vectors", "encode": "vectors", "search": "vectors", "distill": "making",
+    "compress": "making", "run": "making",
+}  # fmt: skip
 EXTRAS_OF_VERBS = {"export": "onnx", "run": "demo"}  # of verbs that need more than the first package they miss
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
+ANYWHERE = ("-q", "--quiet", "-v", "--verbose")  # options of `ade` that may also stand after the verb
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,23 +33,41 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _global_options(
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no progress and no notices. May stand anywhere.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print warnings, and where an error comes from. May stand anywhere.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    pass
+    if quiet and verbose:
+        raise InputError("--quiet says less, --verbose says more: give one of them")
+    verbosity.quiet = quiet
+    if quiet:
+        os.environ["ADE_PROGRESS"] = "0"
+    if verbose:
+        os.environ.update(TRANSFORMERS_VERBOSITY="info", HF_HUB_VERBOSITY="info")
+    warnings.simplefilter("default" if verbose else "ignore")
 
 
-for _name, _verb in {
-    "train": train, "predict": predict, "evaluate": evaluate, "inspect": inspect_verb, "serve": serve, "export": export,
-}.items():  # fmt: skip
-    app.command(_name, cls=GroupedCommand)(with_verbosity(_verb))
-for _verb in (distill_encoder, encode, search):
-    app.command(cls=GroupedCommand, rich_help_panel="Vectors of texts")(with_verbosity(_verb))
-for _verb in (distill, compress, benchmark, run, params):
-    app.command(cls=GroupedCommand, rich_help_panel="More commands")(with_verbosity(_verb))
+def app_with(*verbs: str) -> typer.Typer:
+    """The command line with these verbs, by default with all: a command imports no other's code."""
+    app = typer.Typer(
+        name="ade",
+        help="Adaptive Dictionary Embeddings: small text classifiers that are fast on CPUs and say why.",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_global_options)
+    for verb in verbs or VERBS:
+        module = import_module(f"ade.cli.{VERBS[verb]}")
+        app.command(verb)(getattr(module, verb.replace("-", "_")))
+    return app
 
 
 def main() -> None:
@@ -67,46 +76,59 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    warnings.filterwarnings("ignore")
-    if len(sys.argv) == 1:
-        sys.argv.append("--help")
+    moved, words = _global_options_first(sys.argv[1:])
+    verb = words[0] if words else ""
 
     try:
-        status = app(standalone_mode=False)
+        app = app_with(*({verb} & VERBS.keys()))
+        status = app([*moved, *words] or ["--help"], prog_name="ade", standalone_mode=False)
         sys.stdout.flush()
-    except InputError as error:
-        status = _fail(str(error))
-    except ImportError as error:
-        missing = missing_package(f"ade {sys.argv[1]}", error, EXTRAS_OF_VERBS.get(sys.argv[1]))
-        if missing is None:
-            raise
-        status = _fail(missing, prefix="")
-    except OSError as error:
-        status = _fail(f"{error.filename or 'error'}: {error.strerror or error}")
     except KeyboardInterrupt:
         status = INTERRUPTED
-    except typer.TyperException as error:  # a verb or an option that does not exist, or a value of the wrong type
-        context = getattr(error, "ctx", None)  # of usage errors alone
-        verb = context.command_path if context is not None else "ade"
-        status = _fail(f"{error.format_message()} (see '{verb} --help')")
+    except Exception as error:
+        message = _message(error, verb)
+        if message is None:
+            raise
+        if {"-v", "--verbose"} & {*moved}:
+            traceback.print_exc()
+        print(message, file=sys.stderr)
+        status = 2
 
     if status == INTERRUPTED:
-        _fail("; ".join(filter(None, ("interrupted", _how_to_continue(sys.argv[1:])))))
+        print("; ".join(filter(None, ("ade: interrupted", _how_to_continue(verb, words)))), file=sys.stderr)
     sys.exit(status or 0)
 
 
-def _how_to_continue(words: list[str]) -> str:
-    """What an interrupted command can be continued with; empty where it starts anew."""
-    if words[:1] in (["train"], ["distill-encoder"]):
+def _global_options_first(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words --quiet and --verbose of a command, which may stand anywhere before `--`, and the others."""
+    end = words.index("--") if "--" in words else len(words)
+    moved = [word for word in words[:end] if word in ANYWHERE]
+    return moved, [*(word for word in words[:end] if word not in ANYWHERE), *words[end:]]
+
+
+def _message(error: Exception, verb: str) -> str | None:
+    """The line that a person reads about an error; None for one that is a defect of ours."""
+    if isinstance(error, ImportError):
+        return missing_package(f"ade {verb}", error, EXTRAS_OF_VERBS.get(verb))
+    if isinstance(error, InputError):
+        text = str(error)
+    elif isinstance(error, OSError):
+        text = f"{error.filename or 'error'}: {error.strerror or error}"
+    elif isinstance(error, typer.TyperException):  # an unknown verb or option, or a value of the wrong type
+        context = getattr(error, "ctx", None)  # of usage errors alone
+        text = f"{error.format_message()} (see '{context.command_path if context else 'ade'} --help')"
+    else:
+        return None
+    return "ade: " + " ".join(text.split())
+
+
+def _how_to_continue(verb: str, words: list[str]) -> str:
+    """What an interrupted command can be continued with; empty where it starts again."""
+    if verb in ("train", "distill-encoder"):
         return "use --resume to continue"
-    if words[:1] == ["compress"] and any(word.startswith("--tune") for word in words):
+    if verb == "compress" and any(word.startswith("--tune") for word in words):
         return "the same command continues the tuning"
     return ""
-
-
-def _fail(message: str, prefix: str = "ade: ") -> int:
-    print(prefix + " ".join(message.split()), file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

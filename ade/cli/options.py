@@ -1,31 +1,26 @@
-"""What the verbs share: common arguments, flags made from settings classes, reading lines, showing a result."""
+"""What the verbs share: arguments and options of one meaning, `--set`, notices, printing a result."""
 
-import functools
-import inspect
-import io
+import difflib
 import json
-import os
 import sys
-import traceback
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import Field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from rich.console import Console
 
 from ade.cli import display
 from ade.data.columns import LABEL, TEXT
-from ade.data.reading import Format
+from ade.data.records import Format
 from ade.errors import InputError
-from ade.settings import ARCHITECTURES, MAX_SEED, PRESETS
 
-ADVANCED = "Advanced options"  # heading in the help, after the common options
-_quiet = ContextVar("quiet", default=False)
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SAMPLE = 1000  # texts in which unknown tokens are counted
+LANGUAGES = "(see the page 'Languages' of the documentation)"
 
 
 def model_path(given: str) -> Path:
@@ -38,172 +33,165 @@ def model_path(given: str) -> Path:
     return Path(given)
 
 
-Model = Annotated[
-    Path,
-    typer.Argument(help="Model folder, or a name on the hub.", show_default=False, parser=model_path, metavar="MODEL"),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=MAX_SEED)]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
-RuntimeDevice = Annotated[str, typer.Option(help="cpu (numpy alone, no torch) or cuda.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite an earlier result in the output folder.")]
-TextFile = Annotated[
-    str, typer.Argument(help="Text file with one text per line, CSV, TSV, JSON or Parquet; - is standard input.")
-]
-TextFormat = Annotated[
-    Format | None, typer.Option(help="Format of the input; by default from the file's name, else text.")
-]
-TextColumn = Annotated[
-    str | None, typer.Option(help="Name of the text column; by default found: text, review, sentence, ...")
-]
-LabelColumn = Annotated[
-    str | None, typer.Option(help="Name of the label column; by default found: label, sentiment, intent, ...")
-]
-DataArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="DATA", help="Dataset: a file, a folder, a hub name, or 'wordnet'.", show_default=False),
-]
-DataOption = Annotated[str | None, typer.Option("--data", help="The same as an option.", show_default=False)]
-Problem = Annotated[
-    Literal["single-label", "multi-label", "regression"] | None,
-    typer.Option(
-        help="Problem type. Multi-label columns hold lists, or names separated by |; without this option, lists are "
-        "multi-label and everything else is single-label."
-    ),
-]
-
-Engine = Annotated[
-    Literal["ray"] | None,
-    typer.Option(help="ray: work on the cores of many machines, or of this one, with Ray Data.", show_default=False),
-]
-Address = Annotated[
-    str, typer.Option(help="With --engine ray: address of the cluster; auto finds it, local starts one here.")
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(help="With --engine ray: number of processes; by default all cores.", min=1, show_default=False),
-]
+def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
+    """An argument whose default the help does not show."""
+    return typer.Argument(help=help, metavar=metavar, show_default=False, **more)
 
 
-def one_source(argument: str | None, option: str | None) -> str:
-    """The dataset that was given as an argument or with `--data`."""
-    if (argument is None) == (option is None):
-        raise InputError("give the dataset once: as an argument, or with --data")
-    return str(argument if option is None else option)
+def option(help: str, *names: str, metavar: str | None = None, **more: Any) -> Any:
+    """An option; a flag that is off by default needs its name, as it has no opposite."""
+    return typer.Option(*names, help=help, metavar=metavar, **more)
+
+
+Model = Annotated[Path, argument("Model folder, or a name on the hub.", "MODEL", parser=model_path)]
+Data = Annotated[str, argument("File, folder, hub name, or 'wordnet'.", "DATA")]
+TextFile = Annotated[str, argument("Lines of text, CSV, TSV, JSON or Parquet; - is standard input.", "FILE")]
+Out = Annotated[Path, option("Output folder.", metavar="FOLDER", show_default=False)]
+Overwrite = Annotated[bool, option("Overwrite an earlier result.", "--overwrite")]
+Resume = Annotated[bool, option("Continue an interrupted run.", "--resume")]
+Json = Annotated[bool, option("Print the result as one JSON object.", "--json")]
+Device = Annotated[str, option("auto, cpu or cuda.", metavar="NAME")]
+RuntimeDevice = Annotated[str, option("cpu (numpy alone, no torch) or cuda.", metavar="NAME")]
+TextFormat = Annotated[Format | None, option("Format of the input; by default from the file's name, else text.")]
+TextColumn = Annotated[str | None, option("Column of the texts; by default found by its name.", metavar="NAME")]
+LabelColumn = Annotated[str | None, option("Column of the labels; by default found by its name.", metavar="NAME")]
+Size = Annotated[str | None, option("Size of the output folder, tokenizer included, as 2MB.", metavar="SIZE")]
+Corpus = Annotated[list[Path] | None, option("Sample of the text to expect; repeatable.", metavar="FILE")]
+
+
+@dataclass(frozen=True)
+class MoreSettings:
+    """What a verb takes by `--set`: the fields of settings classes that have no option of their own."""
+
+    classes: tuple[type, ...]
+    options: tuple[str, ...] = ("size", "device")  # fields with an option of their own
+
+    def option(self) -> Any:
+        """The option `--set`; `--set help` prints the settings and ends."""
+        text = "Any other setting, repeatable; '--set help' lists them."
+        return option(text, "--set", metavar="NAME=VALUE", callback=self._help, is_eager=True)
+
+    def parse(self, given: Sequence[str] | None) -> dict[str, Any]:
+        """The settings given as NAME=VALUE, by name."""
+        known = {entry.name: entry for _, entry in self._fields()}
+        settings = {}
+        for word in given or ():
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise InputError(f"--set {word}: write NAME=VALUE, or '--set help' for all names")
+            if name.replace("-", "_") not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f"do you mean {close[0]}?" if close else "'--set help' lists all"
+                raise InputError(f"--set: there is no setting '{name}'; {hint}")
+            entry = known[name.replace("-", "_")]
+            settings[entry.name] = _value(entry, value)
+        return settings
+
+    def _fields(self) -> "list[tuple[type, Field[Any]]]":
+        return [(each, entry) for each in self.classes for entry in fields(each) if entry.name not in self.options]
+
+    def _help(self, given: list[str] | None) -> list[str] | None:
+        if "help" not in (given or ()):
+            return given
+        table = display.plain_table("setting", "default", "", wrap=True)
+        table.columns[1].justify = table.columns[2].justify = "left"
+        for owner, entry in self._fields():
+            table.add_row(entry.name, _default(owner, entry), entry.metadata["help"])
+        display.console().print(table)
+        raise typer.Exit
+
+
+def _default(owner: type, entry: "Field[Any]") -> str:
+    """The default of a setting as `--set help` shows it; of training settings also that of the preset `paper`."""
+    values = [entry.default]
+    if presets := getattr(owner, "presets", None):
+        values = [getattr(preset, entry.name) for preset in presets()]
+    shown = ["-" if value in (None, "") else str(value).lower() for value in values]
+    return shown[0] if len({*shown}) == 1 else f"{shown[0]} (paper: {shown[1]})"
+
+
+def _value(entry: "Field[Any]", text: str) -> Any:
+    """The value of a field from its text."""
+    kind: Any = entry.type
+    if get_origin(kind) is Literal:
+        kind = str  # the settings class refuses others
+        if text not in get_args(entry.type):
+            raise InputError(f"--set {entry.name}: one of {', '.join(get_args(entry.type))}, not '{text}'")
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"--set {entry.name}: true or false, not '{text}'")
+        return text.lower() == "true"
+    number = next((each for each in (int, float) if each in (kind, *get_args(kind))), None)
+    if number is None:
+        return text
+    try:
+        return number(text)
+    except ValueError:
+        what = "a whole number" if number is int else "a number"
+        raise InputError(f"--set {entry.name}: {what} is needed, not '{text}'") from None
+
+
+@dataclass
+class Verbosity:
+    """What `--quiet` says, for the whole process."""
+
+    quiet: bool = False
+
+
+verbosity = Verbosity()
+
+
+def say(message: str) -> None:
+    """Print a notice on stderr, unless --quiet was given."""
+    if not verbosity.quiet:
+        print(f"ade: {message}", file=sys.stderr)
 
 
 def say_columns(source: str, dataset: Any) -> None:
-    """Say on stderr which columns were found, where they are not called `text` and `label`."""
+    """Say which columns were found, where they are not called `text` and `label`."""
     columns = getattr(dataset, "columns", None)
     if columns not in (None, (TEXT, LABEL)):
         say(f"{source}: texts of the column '{columns[0]}', labels of '{columns[1]}'")
 
 
-def say(message: str) -> None:
-    """Print a notice on stderr, unless --quiet was given."""
-    if not _quiet.get():
-        print(f"ade: {message}", file=sys.stderr)
+class UnknownTokenNotice:
+    """Says once of texts, which may come chunk by chunk, that their tokens are unknown, and what that means."""
+
+    def __init__(self, tokenizer: "Tokenizer", meaning: str) -> None:
+        from ade.data.tokens import unknown_ids
+
+        self.tokenizer, self.unknown_ids, self.meaning = tokenizer, unknown_ids(tokenizer), meaning
+        self.texts = self.unknown = self.tokens = 0
+
+    def see(self, texts: Sequence[str]) -> None:
+        """Count the tokens of texts, until `SAMPLE` texts have been seen or the line has been printed."""
+        if self.texts >= SAMPLE:
+            return
+        from ade.data.tokens import MAX_SHARE, count_unknown
+
+        texts = texts[: SAMPLE - self.texts]
+        unknown, tokens = count_unknown(self.tokenizer, texts, self.unknown_ids)
+        self.texts, self.unknown, self.tokens = self.texts + len(texts), self.unknown + unknown, self.tokens + tokens
+        if self.unknown > MAX_SHARE * self.tokens:
+            self.texts, share = SAMPLE, 100 * self.unknown / self.tokens
+            say(f"{share:.0f}% of the tokens of these texts are unknown or single bytes: {self.meaning} {LANGUAGES}")
 
 
-def with_verbosity(verb: Any) -> Any:
-    """Decorator: give a verb the options --quiet and --verbose."""
-
-    @functools.wraps(verb)
-    def run(*words: Any, quiet: bool, verbose: bool, **given: Any) -> Any:
-        if quiet and verbose:
-            raise InputError("--quiet says less, --verbose says more: give one of them")
-        with _verbosity(quiet, verbose):
-            return verb(*words, **given)
-
-    signature = inspect.signature(verb)
-    options = {
-        "quiet": typer.Option("--quiet", "-q", help="Print no progress and no notices, only results and errors."),
-        "verbose": typer.Option("--verbose", "-v", help="Also print warnings, and where an error comes from."),
-    }
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
-        for name, option in options.items()
-    ]
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
-    return run
+def existing_run(resume: bool, overwrite: bool) -> Literal["resume", "overwrite", "refuse"]:
+    """What to do with an earlier run in the output folder."""
+    if resume and overwrite:
+        raise InputError("--resume continues the run in the folder, --overwrite deletes it: give one of them")
+    return "resume" if resume else "overwrite" if overwrite else "refuse"
 
 
-@contextmanager
-def _verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
-    """Context manager: silence notices and progress, or let warnings, log messages and tracebacks through."""
-    changes = {"ADE_PROGRESS": "0"} if quiet else {}
-    if verbose:
-        changes = {"TRANSFORMERS_VERBOSITY": "info", "HF_HUB_VERBOSITY": "info"}
-    before = {name: os.environ.get(name) for name in changes}
-    token = _quiet.set(quiet)
-    os.environ.update(changes)
-    try:
-        with warnings.catch_warnings():
-            if verbose:
-                warnings.simplefilter("default")
-            yield
-    except Exception:
-        if verbose:
-            traceback.print_exc()
-        raise
-    finally:
-        _quiet.reset(token)
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
-
-
-def flags_of(*classes: type, optional: bool = False, common: Collection[str] = ()) -> Callable[[Any], Any]:
-    """Decorator: replace the `**settings` of a verb by one option per field of the given settings classes.
-
-    With `optional`, options default to None, so that the verb can tell which were given and take the others from a
-    preset. Options that are not `common` stand under a heading of their own in the help.
-    """
-
-    def decorate(verb: Any) -> Any:
-        signature = inspect.signature(verb)
-        parameters = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        for entry in (entry for settings in classes for entry in fields(settings)):
-            kind: Any = entry.type | None if optional else entry.type  # type: ignore[operator]
-            shown = _preset_default(entry) if optional else ""
-            option = typer.Option(
-                help=_sentence(entry.metadata["help"]) + (f"  [default: {shown}]" if shown else ""),
-                show_default=not optional and entry.default != "",
-                rich_help_panel=None if entry.name in common else ADVANCED,
-            )
-            flag = Annotated[kind, option]
-            default = None if optional else entry.default
-            parameters.append(
-                inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=flag)
-            )
-        verb.__signature__ = signature.replace(parameters=parameters)
-        return verb
-
-    return decorate
-
-
-def _preset_default(entry: "Field[Any]") -> str:
-    """What the presets take for a setting, as the help shows it; empty where the preset strong takes nothing."""
-    given = {name: getattr(preset, entry.name, None) for name, preset in PRESETS.items()}
-    if not hasattr(PRESETS["strong"], entry.name):
-        given = {name: getattr(shape, entry.name, entry.default) for name, shape in ARCHITECTURES.items()}
-    strong, paper = (_shown(entry.name, given[name]) for name in ("strong", "paper"))
-    return strong if paper == strong or not strong else f"{strong}; with --preset paper {paper}"
-
-
-def _shown(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return name.replace("_", "-") if value else f"no-{name.replace('_', '-')}"
-    return "" if value is None else str(value)
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
-
-
-def pick(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options among `given` that are fields of a settings class and are not None."""
-    return {entry.name: given[entry.name] for entry in fields(settings) if given.get(entry.name) is not None}
+def check_output(output: Path | None, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, or that is there already."""
+    if output is None:
+        return
+    if output.is_dir() or not output.parent.is_dir():
+        raise InputError(f"{output}: not a file in a folder that exists")
+    if output.is_file() and not overwrite:
+        raise InputError(f"{output}: already exists; choose another name or pass --overwrite")
 
 
 def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None]) -> None:
@@ -212,26 +200,3 @@ def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None
         print(json.dumps(value))
     else:
         draw(display.console())
-
-
-def read_texts(file: Path | None) -> list[str]:
-    """The lines of a file without the empty ones; an empty list where there is no file."""
-    if file is None:
-        return []
-    with lines_of(str(file)) as lines:
-        return [line for line in lines if line.strip()]
-
-
-@contextmanager
-def lines_of(file: str) -> Iterator[Iterator[str]]:
-    """Context manager: iterate over the lines of a UTF-8 file, or of standard input if `file` is `-`."""
-    try:
-        if file == "-":
-            if isinstance(sys.stdin, io.TextIOWrapper):
-                sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="\n")
-            yield (line.rstrip("\r\n") for line in sys.stdin)
-        else:
-            with open(file, encoding="utf-8-sig", newline="\n") as opened:
-                yield (line.rstrip("\r\n") for line in opened)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 text ({error.reason})") from None

@@ -1,41 +1,37 @@
-"""The verb `ade predict`: texts of a file or of a pipe in, labels and probabilities out."""
+"""The verb `ade predict`: texts of a file or of a pipe in, labels and probabilities out, as text, CSV, TSV or JSON."""
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import IO, Annotated, Any, Literal
 
 from ade.cli import display
-from ade.cli.files import check_output, open_output, open_texts, stopping_early
-from ade.cli.notices import UnknownTokenNotice
 from ade.cli.options import (
-    Address,
-    Engine,
     Json,
     Model,
+    Overwrite,
     RuntimeDevice,
     TextColumn,
     TextFile,
     TextFormat,
-    Workers,
+    UnknownTokenNotice,
+    check_output,
+    option,
+    say,
 )
-from ade.cli.writing import TAGGING, OutputFormat, Result, Wanted, Writer, output_format, results_of, write_json
-from ade.data.problems import TAGGER
-from ade.data.reading import Format
-from ade.data.streams import chunks
-from ade.data.tokenize import CHUNK
+from ade.cli.writing import TAGGING, Extra, Output, PredictionFormat, PredictionWriter, Row, output_format, outputs_of
+from ade.configuration import CLASSIFIER, TAGGER, check_kind
+from ade.data.columns import TEXT
+from ade.data.records import Format, Records, read_texts
+from ade.data.tokens import CHUNK
 from ade.errors import InputError
-from ade.files import kind_of
+from ade.files import new_file
 
-if TYPE_CHECKING:
-    from ade.data.reading import TextRows
-    from ade.predictor import Predictor
-
-MAX_SCORES = 1 << 24  # class scores held in memory at a time
-Predict = Callable[[list[str], int], list[Result]]  # of a chunk of texts, and the number of texts before it
+MAX_SCORES = 1 << 24  # class scores held in memory
+Outputs = Callable[[list[str], int], list[Output]]  # of texts, and the number of texts before them
 
 
 def predict(
@@ -44,81 +40,60 @@ def predict(
     format: TextFormat = None,
     text_column: TextColumn = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write to this file (.txt, .csv, .tsv, .jsonl), by default standard output. With --engine ray, the "
-            "folder of Parquet files to write."
-        ),
+        Path | None, option("File to write: .txt, .csv, .tsv, .jsonl; with --engine ray a folder.", metavar="FILE")
     ] = None,
     output_as: Annotated[
-        OutputFormat | None,
-        typer.Option(
-            "--output-format", help="By default from the name of --output, else text; csv and jsonl keep all columns."
-        ),
+        PredictionFormat | None, option("By default from the name of --output, else text.", "--output-format")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Write the K most probable labels.", min=1)] = None,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Write the probability of every label.")
-    ] = False,
+    top_k: Annotated[int | None, option("Write the K most probable labels.", metavar="K", min=1)] = None,
+    probabilities: Annotated[bool, option("Write the probability of every label.", "--probabilities")] = False,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            help="Leave the label empty where its probability is lower. Multi-label models: predict the labels of at "
-            "least this probability, by default 0.5.",
-            min=0,
-            max=1,
-        ),
+        option("No label below this probability; of several labels all above it.", metavar="P", min=0, max=1),
     ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Also print what every word adds to the label; with --json an object per line."),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --output.")] = False,
+    explain: Annotated[bool, option("Print what every word adds to the label.", "--explain")] = False,
     device: RuntimeDevice = "cpu",
-    engine: Engine = None,
-    address: Address = "local",
-    workers: Workers = None,
+    engine: Annotated[Literal["ray"] | None, option("ray: work on many cores or machines, with Ray Data.")] = None,
+    address: Annotated[str, option("With --engine ray: a cluster's address, auto or local.", metavar="HOST")] = "local",
+    workers: Annotated[int | None, option("With --engine ray: number of processes.", metavar="N", min=1)] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Predict label and probability of each text.
 
     Texts are read as a stream: files may have any length, and a line that comes through a pipe is answered at once. A
     tagger prints a word and its tag per line.
-    """  # fmt: skip
-    wanted = Wanted(top_k, probabilities, threshold)
+    """
+    extra = Extra(top_k, probabilities, threshold)
     if (as_json or explain) and (output is not None or output_as is not None):
         raise InputError(f"{'--json' if as_json else '--explain'} prints: leave out --output and --output-format")
-    if explain and wanted != Wanted():
+    if explain and extra != Extra():
         raise InputError("--explain explains the label: leave out --top-k, --probabilities and --threshold")
     if engine is not None:
-        _refuse_on_ray({"--json": as_json, "--explain": explain, "--output-format": output_as, "--top-k": top_k})
+        refused = {"--json": as_json, "--explain": explain, "--output-format": output_as, "--top-k": top_k}
+        flag = next((flag for flag, value in refused.items() if value), None)
+        if flag is not None:
+            raise InputError(f"{flag} is not for --engine ray, which writes a folder of Parquet files")
         options = {"text_column": text_column, "workers": workers, "probabilities": probabilities}
         _predict_on_ray(model, file, output, format, overwrite, address, {**options, "threshold": threshold})
         return
     kind = output_format(output, output_as)
     check_output(output, overwrite)
 
-    with open_texts(file, format, text_column) as (rows, stream):
+    with open_texts(file, format, text_column) as rows:
         if explain:
-            stopping_early(lambda: _explain_rows(model, device, rows, as_json))
+            stopping_early(lambda: _explain(model, device, rows, as_json))
             return
-        problem, names, answer = _load(model, device, wanted)
+        columns, names, outputs = _load(model, device, extra)
         size = max(1, min(CHUNK, MAX_SCORES // max(1, len(names))))
-        batches = _answers(rows, chunks(rows, size, stream), answer)
+        chunks = rows.chunks(size)
+        predicted = ((chunk, outputs([row[rows.text] for row in chunk], first)) for first, chunk in chunks)
         if as_json:
-            found = (result for _, results in batches for result in results)
-            stopping_early(lambda: write_json(sys.stdout, found, names))
+            stopping_early(lambda: _print_json(predicted, names))
             return
-
-        with open_output(output, in_place=stream is not None) as target:
-            writer = Writer(target, kind, rows, names, problem, wanted)
-            stopping_early(lambda: _write(writer, batches))
-
-
-def _refuse_on_ray(given: Mapping[str, object]) -> None:
-    flag = next((flag for flag, value in given.items() if value), None)
-    if flag is not None:
-        raise InputError(f"{flag} is not for --engine ray, which writes a folder of Parquet files")
+        with _open_output(output, in_place=rows.stream is not None) as target:
+            writer = PredictionWriter(target, kind, rows.columns, names, columns)
+            stopping_early(lambda: writer.write(predicted))
 
 
 def _predict_on_ray(
@@ -130,7 +105,7 @@ def _predict_on_ray(
     address: str,
     options: dict[str, Any],
 ) -> None:
-    from ade.integrations.ray_data import connected, predict_files
+    from ade.integrations.ray import connected, predict_files
 
     if output is None or file == "-":
         raise InputError("--engine ray reads files and writes a folder of Parquet files: give FILE and --output")
@@ -138,29 +113,33 @@ def _predict_on_ray(
         predict_files(model, file, output, format, overwrite, **options)
 
 
-def _write(writer: Writer, batches: Iterator[tuple[list[dict[str, Any]], list[Result]]]) -> None:
-    for rows, results in batches:
-        writer.write(rows, results)
-    writer.begin()  # a header, even without rows
-    writer.file.flush()
+def _load(model: Path, device: str, extra: Extra) -> tuple[list[str], tuple[str, ...], Outputs]:
+    """The columns that a model's predictions fill, its labels, and how it predicts a chunk of texts."""
+    from ade.loading import load
+
+    loaded: Any = load(model, device)
+    if loaded.kind == TAGGER:
+        return extra.columns(TAGGING, ()), (), lambda texts, _: [Output(each) for each in loaded.stream(texts)]
+    check_kind(model, loaded.kind, CLASSIFIER)
+    names = loaded.saved.config.labels
+    columns = extra.columns(loaded.problem, names)
+    notice = UnknownTokenNotice(loaded.tokenizer, "the model was made for other texts")
+
+    def outputs(texts: list[str], first: int) -> list[Output]:
+        made = outputs_of(loaded, texts, first, extra)
+        notice.see(texts)
+        return made
+
+    return columns, names, outputs
 
 
-def _answers(
-    rows: "TextRows", batches: Iterator[list[dict[str, Any]]], answer: Predict
-) -> Iterator[tuple[list[dict[str, Any]], list[Result]]]:
-    first = 0
-    for batch in batches:
-        yield batch, answer([row[rows.text] for row in batch], first)
-        first += len(batch)
-
-
-def _explain_rows(model: Path, device: str, rows: "TextRows", as_json: bool) -> None:
+def _explain(model: Path, device: str, rows: Records, as_json: bool) -> None:
     """Print the explanation of each text as soon as it is made."""
-    if kind_of(model) == TAGGER:
-        raise InputError(f"{model}: a tagger, which labels words; --explain needs a classifier or a regression model")
-    predictor, to = load_predictor(model, device), display.console()
-    for number, row in enumerate(rows):
-        (explanation,) = predictor.explain([row[rows.text]], first=number)
+    from ade.classifier import Classifier
+
+    classifier, to = Classifier.load(model, device), display.console()
+    for row in rows.rows:
+        explanation = classifier.explain(row[rows.text])
         if as_json:
             print(json.dumps(explanation.as_dict()), flush=True)
         else:
@@ -168,33 +147,40 @@ def _explain_rows(model: Path, device: str, rows: "TextRows", as_json: bool) -> 
             sys.stdout.flush()
 
 
-def _load(model: Path, device: str, wanted: Wanted) -> tuple[str, tuple[str, ...], Predict]:
-    """The kind of problem of a model, its labels, and how it predicts a chunk."""
-    if kind_of(model) == TAGGER:
-        wanted.check(TAGGING)
-        from ade.classifier import Tagger
-
-        tagger = Tagger.load(model, device)
-        return TAGGING, (), lambda texts, _: [Result(each) for each in tagger.stream(texts)]
-
-    predictor = load_predictor(model, device)
-    wanted.check(predictor.problem)
-    notice = UnknownTokenNotice(predictor.tokenizer)
-
-    def answer(texts: list[str], first: int) -> list[Result]:
-        results = results_of(predictor, texts, first, wanted)
-        notice.see(texts)
-        return results
-
-    return predictor.problem, predictor.names, answer
+def _print_json(predicted: Iterator[tuple[list[Row], list[Output]]], names: Sequence[str]) -> None:
+    """Print one JSON object with all predictions, one after the other."""
+    sys.stdout.write('{"predictions": [')
+    for number, output in enumerate(output for _, outputs in predicted for output in outputs):
+        sys.stdout.write((", " if number else "") + json.dumps(output.as_dict(names, "label")))
+    sys.stdout.write("]}\n")
 
 
-def load_predictor(model: Path, device: str) -> "Predictor":
-    """On the CPU the numpy runtime, which loads no torch; on other devices the PyTorch model."""
-    if device == "cpu":
-        from ade.runtime.runtime import Runtime
+@contextmanager
+def open_texts(file: str, format: Format | None, text_column: str | None) -> Iterator[Records]:
+    """Context manager: the rows of a file, of standard input or of a named pipe; says which column holds the texts."""
+    with read_texts(file, format, text_column) as rows:
+        if rows.stream is None and rows.text != TEXT:
+            say(f"{file}: texts of the column '{rows.text}'")
+        yield rows
 
-        return Runtime.load(model)
-    from ade.classifier import Classifier
 
-    return Classifier.load(model, device)
+def stopping_early(write: Callable[[], None]) -> None:
+    """Write to standard output; that its reader, as `head`, stops before the end is no error."""
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _open_output(output: Path | None, in_place: bool) -> Iterator[IO[str]]:
+    """Context manager: standard output or a file, which appears when all is written; `in_place`, at once."""
+    if output is None:
+        yield sys.stdout
+    elif in_place or (output.exists() and not output.is_file()):
+        with open(output, "w", encoding="utf8", newline="") as file:
+            yield file
+    else:
+        with new_file(output) as draft, open(draft, "w", encoding="utf8", newline="") as file:
+            yield file

@@ -2,88 +2,52 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from rich.console import Console
 
 from ade.cli import display
-from ade.cli.options import Json, Model, Overwrite, Seed, flags_of, pick, show
-from ade.settings import ServiceSettings
+from ade.cli.options import Json, Model, MoreSettings, Out, Overwrite, option, show
+from ade.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ade.integrations.onnx import ExportedFile
+
+SERVICE = MoreSettings((ServiceSettings,))
 
 
-def export(
-    model: Model,
-    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
-    overwrite: Overwrite = False,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
-    """Export a classifier or an encoder to ONNX in float32 and int8, or a compressed encoder with its packed table.
-
-    The folder gets the tokenizer and the labels, too. The outputs of each file are compared with PyTorch's on random
-    batches.
-    """
-    from ade.classifier import Classifier
-    from ade.data.problems import ENCODER
-    from ade.files import kind_of, new_folder
-    from ade.integrations.onnx_compressed import is_compressed, write_encoder
-    from ade.integrations.onnx_export import FP32, INT8, write_export
-    from ade.sentence_encoder import SentenceEncoder
-
-    packed, encoder = is_compressed(model), kind_of(model) == ENCODER
-    with new_folder(out, {FP32 if packed else INT8}, overwrite) as draft:
-        if packed:
-            files = write_encoder(model, draft, seed)
-        else:
-            files = write_export((SentenceEncoder if encoder else Classifier).load(model, "cpu"), draft, seed)
-    result = {"folder": str(out), "files": [each.as_dict() for each in files]}
-    show(result, as_json, lambda to: display.print_export(to, files, labels=not (packed or encoder)))
-
-
-@flags_of(ServiceSettings)
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="Address to bind to; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to bind to; 0 for any free port.", min=0, max=65535)] = 8000,
-    workers: Annotated[int, typer.Option(help="Number of processes.", min=1, max=256)] = 1,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(help="File with API keys, one a line; all routes but /health then need one.", show_default=False),
-    ] = None,
+    host: Annotated[str, option("Address; 0.0.0.0 for all interfaces.", metavar="HOST")] = "127.0.0.1",
+    port: Annotated[int, option("Port; 0 for any free one.", metavar="N", min=0, max=65535)] = 8000,
+    api_key_file: Annotated[Path | None, option("Keys, one a line; all but /health needs one.", metavar="FILE")] = None,
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Host name to answer for; on a loopback address, in addition to localhost. Repeatable."),
+        list[str] | None, option("Name to answer for beside localhost; repeatable.", metavar="HOST")
     ] = None,
     cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(help="Origin of web pages that may send requests, as https://example.org. Repeatable."),
+        list[str] | None, option("Web pages that may ask, as https://example.org; repeatable.", metavar="URL")
     ] = None,
-    no_inspect: Annotated[bool, typer.Option("--no-inspect", help="No inspector: neither page nor torch.")] = False,
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log each request on stderr.")] = False,
-    log_format: Annotated[Literal["text", "json"], typer.Option(help="Format of the log.")] = "text",
+    no_inspect: Annotated[bool, option("No inspector, and no page.", "--no-inspect")] = False,
+    access_log: Annotated[bool, option("Log each request on stderr.", "--access-log")] = False,
     as_json: Json = False,
-    **settings: Any,
+    more: Annotated[list[str] | None, SERVICE.option()] = None,
 ) -> None:
     """Serve a model over HTTP until Ctrl-C or SIGTERM.
 
-    Routes for predictions, vectors and inspection. SIGHUP loads the model again. With --json, the address is printed
-    as an object once the server is ready.
+    Routes for predictions, vectors, explanations and inspection; /docs describes them. Limits, as max_texts, are given
+    by --set.
     """
-    from ade.service.run import ServeOptions, run
-    from ade.service.server import bind_socket, url_of
+    settings = ServiceSettings(**SERVICE.parse(more))
+    from ade.service.access import Access, hosts_of, read_keys
+    from ade.service.app import create_app
+    from ade.service.model import ServedModel
+    from ade.service.server import Server, bind_socket, url_of
 
-    options = ServeOptions(
-        model=model,
-        settings=ServiceSettings(**pick(ServiceSettings, settings)),
-        api_key_file=api_key_file,
-        allowed_hosts=tuple(allowed_host or ()),
-        cors_origins=tuple(cors_origin or ()),
-        inspect=not no_inspect,
-        workers=workers,
-        log_format=log_format,
-        access_log=access_log,
-    )
+    keys = read_keys(api_key_file) if api_key_file else ()
 
     def ready() -> None:
         print(f"ade: {model} is served at {address}", file=sys.stderr, flush=True)
@@ -92,4 +56,27 @@ def serve(
 
     with bind_socket(host, port) as bound:
         address = url_of(bound)
-        run(options, bound, ready)
+        access = Access(keys, hosts_of(bound.getsockname()[0], allowed_host or ()), tuple(cors_origin or ()))
+        app = create_app(ServedModel.load(model, inspect=not no_inspect), settings, access)
+        Server(app, ready, settings.grace, access_log).run([bound])
+
+
+def export(model: Model, out: Out, overwrite: Overwrite = False, as_json: Json = False) -> None:
+    """Export a model to ONNX, its numbers in whole bytes.
+
+    A classifier, an encoder, or a sentence encoder that 'ade compress' has packed, which is also written in 4 bits. The
+    folder gets the tokenizer and the labels, too. Each file is compared with the model on random texts.
+    """
+    from ade.integrations.onnx import export as write
+
+    files = write(model, out, overwrite)
+    result = {"folder": str(out), "files": [asdict(each) for each in files]}
+    show(result, as_json, lambda to: print_export(to, files))
+
+
+def print_export(to: Console, files: "Sequence[ExportedFile]") -> None:
+    """Print the files of an export, and how far their outputs are from the model's own."""
+    table = display.plain_table("file", "size", "error")
+    for each in files:
+        table.add_row(each.file, display.size(each.bytes), f"{100 * each.error:.4f}%")
+    to.print(table)

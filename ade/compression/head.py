@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ade.compression.table import BLOCK, PackedTable
+from ade.coded_layer import BLOCK, PackedTable
 from ade.errors import InputError
 
 NO_WEIGHT = "a packed table has no `weight`, and cannot be resized: call model.dequantize() first"
 OFFLOADED = "a packed table cannot be offloaded: load the model without offload_buffers"
 
 
-class CodedModule(nn.Module):
+class PackedModule(nn.Module):
     """What both have in common: a packed table, owned or shared, and the dtype of the module that it replaces."""
 
     like: Tensor  # (0,) in the dtype of the model, which `model.to(dtype)` changes
@@ -69,7 +69,7 @@ class CodedModule(nn.Module):
             self.placeholder._is_hf_initialized = True  # type: ignore[attr-defined]
 
     @torch.no_grad()
-    def unpacked(self, dtype: torch.dtype) -> nn.Parameter:
+    def decoded(self, dtype: torch.dtype) -> nn.Parameter:
         """Return the whole table as a parameter (V, d)."""
         shape, device = self.packed.shape, self.table_device
         weight = torch.empty(shape.rows, shape.dim, dtype=dtype, device=device)
@@ -78,7 +78,7 @@ class CodedModule(nn.Module):
         return nn.Parameter(weight)
 
 
-class CodedEmbedding(CodedModule):
+class PackedEmbedding(PackedModule):
     """Rows of a packed table by id, in the model's dtype, multiplied where the replaced embedding multiplied them."""
 
     def __init__(self, table: PackedTable, replaced: nn.Embedding, owned: bool = True) -> None:
@@ -106,12 +106,8 @@ class CodedEmbedding(CodedModule):
         module.weight = weight
         return module.train(self.training)
 
-    def extra_repr(self) -> str:
-        """Size and scale, as PyTorch prints modules."""
-        return f"{self.num_embeddings}, {self.embedding_dim}" + (f", scale={self.scale}" if self.scale else "")
 
-
-class CodedHead(CodedModule):
+class PackedHead(PackedModule):
     """Products of vectors with every row of a packed table, without unfolding it, plus the bias."""
 
     def __init__(self, table: PackedTable, replaced: nn.Linear, owned: bool = True) -> None:
@@ -132,25 +128,20 @@ class CodedHead(CodedModule):
         module.weight, module.bias = weight, self.bias
         return module.train(self.training)
 
-    def extra_repr(self) -> str:
-        """Size, as PyTorch prints modules."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+Packed = PackedEmbedding | PackedHead
 
 
-def coded(table: PackedTable, replaced: nn.Module, name: str, owned: bool = True) -> CodedEmbedding | CodedHead:
+def packed_module(table: PackedTable, replaced: nn.Module, name: str, owned: bool = True) -> Packed:
     """Return the module to put in place of another; raises InputError where that cannot be."""
-    rows, dim = table.shape.rows, table.shape.dim
-    if isinstance(replaced, nn.Embedding):
-        size = (replaced.num_embeddings, replaced.embedding_dim)
-        made: CodedEmbedding | CodedHead = CodedEmbedding(table, replaced, owned)
-    elif isinstance(replaced, nn.Linear):
-        size = (replaced.out_features, replaced.in_features)
-        made = CodedHead(table, replaced, owned)
-    else:
+    if not isinstance(replaced, nn.Embedding | nn.Linear):
         raise InputError(f"{name} is {type(replaced).__name__}: only nn.Embedding and nn.Linear can be packed")
-    if size != (rows, dim):
-        raise InputError(f"{name} is {size[0]} x {size[1]}, the packed table {rows} x {dim}")
-    return made.train(replaced.training)
+    given, size = tuple(replaced.weight.shape), (table.shape.rows, table.shape.dim)
+    if given != size:
+        raise InputError(f"{name} is {given[0]} x {given[1]}, the packed table {size[0]} x {size[1]}")
+    if isinstance(replaced, nn.Embedding):
+        return PackedEmbedding(table, replaced, owned).train(replaced.training)
+    return PackedHead(table, replaced, owned).train(replaced.training)
 
 
 def _scale_of(embedding: nn.Embedding) -> tuple[float | None, bool]:

@@ -6,44 +6,43 @@ checked; transformers then fills them like any buffer.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ade.compression.head import CodedHead
+from ade.codebook import TableShape
+from ade.coded_layer import PackedTable
+from ade.compression.checkpoint import Stored, read_json, stored_tensors, transformer_folder
+from ade.compression.head import PackedHead
 from ade.compression.replacement import (
     Ties,
     closest,
-    coded_modules,
     find_tables,
     modules_sharing,
     owners,
+    packed_modules,
     put_tables,
-    restore_ties,
     stored_as,
-    unpack_tables,
+    take_tables_out,
 )
-from ade.compression.table import PackedTable, type_name
-from ade.errors import InputError, first_line
-from ade.packing.coded import TableShape
+from ade.errors import InputError
+from ade.files import MARKER
 
 METHOD = "ade"
-VERSION = 2  # of what is written
+VERSION = 4  # of what is written
 STUB = (1,)  # shape of what stands under the name of a packed weight: stock transformers refuses it
-TYPES = {"U8": torch.uint8, "I8": torch.int8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
-Stored = Mapping[str, tuple[tuple[int, ...], torch.dtype | None]]  # shapes and types of a checkpoint's tensors
 
 
 @register_quantization_config(METHOD)
 class AdeQuantizationConfig(QuantizationConfigMixin):
-    """Which modules have packed tables: for each name, the table's shape and the type of its whole rows."""
+    """Which modules have packed tables: for each name, the table's shape, and whether it is an output layer's."""
 
     def __init__(self, tables: Mapping[str, Any] | None = None, version: int = VERSION, **_: Any) -> None:
         if version != VERSION:
@@ -59,26 +58,20 @@ class AdeQuantizationConfig(QuantizationConfigMixin):
     @classmethod
     def of(cls, model: Any) -> "AdeQuantizationConfig":
         """Describe the packed tables of a model."""
-        return cls({name: description(module.packed, module) for name, module in owners(model).items()})
-
-    def table_of(self, name: str) -> PackedTable:
-        """Return a table of the described size, without content."""
-        described = self.tables[name]
-        dtype = getattr(torch, str(described.get("dtype")), None)
-        if not isinstance(dtype, torch.dtype):
-            raise InputError(f"{name}: unknown dtype {described.get('dtype')!r} of a packed table")
-        return PackedTable(TableShape.from_dict(described.get("shape", {})), dtype)
-
-
-def description(table: PackedTable, module: nn.Module) -> dict[str, Any]:
-    """Return what config.json says about a packed table."""
-    dtype = str(table.exact.dtype).removeprefix("torch.")
-    return {"shape": table.shape.to_dict(), "dtype": dtype, "head": isinstance(module, CodedHead)}
+        described = {
+            name: {"shape": asdict(module.packed.shape), "head": isinstance(module, PackedHead)}
+            for name, module in owners(model).items()
+        }
+        return cls(described)
 
 
 @register_quantizer(METHOD)
 class AdeQuantizer(HfQuantizer):
     """Replaces modules before weights are loaded, and checks what was loaded."""
+
+    is_trainable = True  # the other weights, or adapters, can be trained; the tables stay
+    is_qat_trainable = True  # `Trainer` then takes the model without adapters, too
+    is_compileable = True  # `torch.compile` and `generate` with a static cache work
 
     def __init__(self, quantization_config: AdeQuantizationConfig, **kwargs: Any) -> None:
         super().__init__(quantization_config, **kwargs)
@@ -93,19 +86,27 @@ class AdeQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: Any, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        stored = stored_arrays(checkpoint_files) if checkpoint_files else None
+        stored = stored_tensors(checkpoint_files) if checkpoint_files else None
         tables, absent = self._locate(model)
         whole: list[str] = []
         for name, table in tables.items():
             if stored is not None:
                 check_arrays(model, name, stored, table)
-                whole += [n for n in modules_sharing(model, name) if _has_own_weight(model, n, stored, table.shape)]
-
+                size = (table.shape.rows, table.shape.dim)
+                kept = [key.removesuffix(".weight") for key, (shape, _) in stored.items() if shape == size]
+                heads = [n for n in modules_sharing(model, name) if isinstance(model.get_submodule(n), nn.Linear)]
+                whole += [head for head in heads if stored_as(model, head, kept) is not None]
         self.ties = put_tables(model, tables, whole)
-        _ignore_on_load(model, [re.escape(name.rpartition(".")[2]) + r"\.(weight|table\..*)$" for name in absent])
-        _ignore_on_load(model, [re.escape(name.rpartition(".")[2]) + r"\.weight$" for name in coded_modules(model)])
+
+        # Stubs, and tables of output layers that this model has not, are left out of the report on loading.
+        unread = [re.escape(name.rpartition(".")[2]) + r"\.(weight|table\..*)$" for name in absent]
+        unread += [re.escape(name.rpartition(".")[2]) + r"\.weight$" for name in packed_modules(model)]
+        known = model._keys_to_ignore_on_load_unexpected
+        kind = set if isinstance(known, set) else list  # a list in early releases of transformers 5
+        model._keys_to_ignore_on_load_unexpected = kind([*(known or ()), *unread])
+
         self._expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        for module in coded_modules(model).values():
+        for module in packed_modules(model).values():
             module.while_loading(True)
 
     def _locate(self, model: Any) -> tuple[dict[str, PackedTable], list[str]]:
@@ -115,7 +116,7 @@ class AdeQuantizer(HfQuantizer):
         for source, described in self.quantization_config.tables.items():
             name = closest(source, names)
             if name is not None:
-                tables[name] = self.quantization_config.table_of(source)
+                tables[name] = PackedTable(TableShape.from_dict(described.get("shape", {})))
             elif described.get("head"):
                 absent.append(source)
             else:
@@ -123,7 +124,7 @@ class AdeQuantizer(HfQuantizer):
         return tables, absent
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-        for coded in coded_modules(model).values():
+        for coded in packed_modules(model).values():
             coded.while_loading(False)
         for name, tensor in model.state_dict().items():
             if tensor.shape != self._expected.get(name, tensor.shape):
@@ -143,27 +144,11 @@ class AdeQuantizer(HfQuantizer):
 
     def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:
         given = dtype if isinstance(dtype, torch.dtype) and dtype != model.config.dtype else None
-        unpack_tables(model, given)
-        restore_ties(model, self.ties)
+        take_tables_out(model, self.ties, given)
         return model
 
     def is_serializable(self) -> bool:
         """A model can be saved."""
-        return True
-
-    @property
-    def is_trainable(self) -> bool:
-        """The other weights, or adapters, can be trained; the tables stay."""
-        return True
-
-    @property
-    def is_qat_trainable(self) -> bool:
-        """`Trainer` then takes the model without adapters, too."""
-        return True
-
-    @property
-    def is_compileable(self) -> bool:
-        """`torch.compile` and `generate` with a static cache work."""
         return True
 
 
@@ -173,9 +158,6 @@ def replace_tables(model: Any, tables: Mapping[str, PackedTable], tie_head: bool
     Modules that share a replaced module's weight share its table, unless `tables` has one for them. With `tie_head`
     false, a head that shared the weight of the input embedding keeps it whole.
     """
-    if getattr(model, "hf_quantizer", None) is not None:
-        method = model.hf_quantizer.quantization_config.quant_method
-        raise InputError(f"{type(model).__name__} is already quantized ({method}): take the original model")
     found = find_tables(model)
     whole = [found.head] if found.tied and found.head and not tie_head else []
     ties = put_tables(model, tables, whole)
@@ -189,41 +171,24 @@ def replace_tables(model: Any, tables: Mapping[str, PackedTable], tie_head: bool
     model.is_quantized, model.quantization_method = True, METHOD
 
 
-def stored_arrays(files: Iterable[str | Path]) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
-    """Return shape and type of every tensor of safetensors files; raises InputError where one cannot be read."""
-    found = {}
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a dictionary
-                    part = file.get_slice(name)
-                    found[name] = (tuple(part.get_shape()), TYPES.get(part.get_dtype()))
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: not a readable safetensors file ({first_line(error)})") from None
-    return found
-
-
 def check_arrays(model: Any, name: str, stored: Stored, table: PackedTable) -> None:
     """Raise InputError unless a checkpoint has every array of a packed table, in its shape and type."""
     prefixes = [key.removesuffix(".table.depths") for key in stored if key.endswith(".table.depths")]
     prefix = stored_as(model, name, prefixes)
     if prefix is None:
         raise InputError(f"the folder has no packed table {name}, which its config.json names")
-    for array, (size, kind) in table.shape.arrays(type_name(table.exact.dtype)).items():
+    for array, (size, kind) in table.shape.arrays().items():
         given, dtype = stored.get(f"{prefix}.table.{array}"), getattr(torch, kind)
         if given != (size, dtype):
             has = "is missing" if given is None else f"is {list(given[0])} of {given[1]}"
             raise InputError(f"{prefix}.table.{array} {has}: config.json says {list(size)} of {dtype}")
 
 
-def _has_own_weight(model: Any, name: str, stored: Stored, shape: TableShape) -> bool:
-    """Whether the checkpoint has a whole table for a module that the model would tie: an output layer kept whole."""
-    whole = [key.removesuffix(".weight") for key, (size, _) in stored.items() if size == (shape.rows, shape.dim)]
-    return isinstance(model.get_submodule(name), nn.Linear) and stored_as(model, name, whole) is not None
-
-
-def _ignore_on_load(model: Any, patterns: list[str]) -> None:
-    """Keep tensors that are not of this model out of the report on loading."""
-    known = model._keys_to_ignore_on_load_unexpected
-    kind = set if isinstance(known, set) else list  # a list in early releases of transformers 5
-    model._keys_to_ignore_on_load_unexpected = kind([*(known or ()), *patterns])
+def is_compressed(folder: Path) -> bool:
+    """Whether this is the folder of a model with packed tables."""
+    try:
+        config = read_json(folder / transformer_folder(folder) / MARKER)
+    except InputError:
+        return False
+    quantization = config.get("quantization_config") if isinstance(config, dict) else None
+    return isinstance(quantization, dict) and quantization.get("quant_method") == METHOD

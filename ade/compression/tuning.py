@@ -1,65 +1,42 @@
-"""Tune a packed table without labels: the model's outputs with it come closer to its outputs with the original table.
+"""Tune a coded table without labels: the model's outputs with it come closer to its outputs with the original table.
 
-Codes stay as they are; books, gains, rotation and mean are trained. The target is the model itself: hidden states for
+Codes stay as they are; books, rotation and mean are trained. The target is the model itself: hidden states for
 encoders (one minus the cosine, of tokens and of their mean), the distribution of the next token for decoders (KL
-divergence over a trimmed vocabulary: the most frequent tokens of the text, and others drawn anew in every step). The
-layers are frozen and are run with both tables. What was reached is kept in the cache, so that the same command goes on
-there after it was stopped.
+divergence over a part of the vocabulary: the most frequent tokens of the text, and a sample of the others for each
+step). The layers are frozen and run with both tables. A checkpoint in the cache, found by what is tuned and on what,
+lets the same command continue after it was stopped or killed.
 """
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ade.compression.head import CodedEmbedding
-from ade.compression.source import padded
-from ade.compression.table import PackedTable
-from ade.compression.trainable import TrainableTable
-from ade.compression.tuning_checkpoint import TuningCheckpoint
+from ade.coded_layer import PackedTable, TrainableTable
+from ade.compression.head import PackedEmbedding
+from ade.compression.outputs import padded
 from ade.devices import tf32
 from ade.errors import InputError
+from ade.files import cache_folder, new_file
 from ade.progress import Report, silent
 
+BATCH, MAX_TOKENS = 64, 64  # texts per step, and tokens of a text
+LEARNING_RATE = 0.003  # the peak, relative to the root mean square of each array
 WARMUP = 0.05  # of all steps
 SAVED_EVERY = 30.0  # seconds
-CANDIDATES = 16_384  # most tokens the next-token distribution is compared on in a step
-
-
-@dataclass(frozen=True)
-class TuningSettings:
-    """How a table is tuned."""
-
-    steps: int = 400
-    batch: int = 64  # texts a step
-    learning_rate: float = 0.003  # the peak, relative to the root mean square of each array
-    max_tokens: int = 64  # of a text
-    seed: int = 0
-
-
-class Swap:
-    """Puts rows of a packed table into a model in place of what its embedding layers return, while `active`."""
-
-    def __init__(self, layers: Sequence[nn.Embedding], table: PackedTable) -> None:
-        self.active = False
-        coded = [CodedEmbedding(table, layer, owned=False) for layer in layers]
-        hooks = [partial(self._replace, each) for each in coded]
-        self.handles = [layer.register_forward_hook(hook) for layer, hook in zip(layers, hooks, strict=True)]
-
-    def _replace(
-        self, coded: CodedEmbedding, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
-    ) -> Tensor | None:
-        return coded(inputs[0]) if self.active else None
-
-    def remove(self) -> None:
-        """Leave the model as it was."""
-        for handle in self.handles:
-            handle.remove()
+CANDIDATES = 16_384  # maximum number of tokens that next-token distributions are compared on
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam
 
 
 def tune(
@@ -68,7 +45,8 @@ def tune(
     packed: PackedTable,
     texts: Sequence[Sequence[int]],
     original: Tensor | None,
-    settings: TuningSettings,
+    steps: int,
+    seed: int = 0,
     report: Report = silent,
 ) -> PackedTable:
     """Return the tuned table.
@@ -79,26 +57,31 @@ def tune(
     if not texts:
         raise InputError("there is no text to tune with")
     device = next(body.parameters()).device
-    torch.manual_seed(settings.seed)
-    trained = TrainableTable.of(packed).to(device)
-    candidates = Candidates(texts, len(original), settings.seed, device) if original is not None else None
-    parameters = [p for p in trained.parameters() if p.numel()]
-    groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))} for p in parameters]
-    optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
-    checkpoint = TuningCheckpoint.of(body, packed, texts, tied=original is not None, **asdict(settings))
-    start, average = checkpoint.restore(parameters, optimizer)
+    torch.manual_seed(seed)
+    trained = TrainableTable(packed).to(device)
+    candidates = Candidates(texts, len(original), seed, device) if original is not None else None
+    groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))}
+              for p in trained.parameters() if p.numel()]  # fmt: skip
+    optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE, betas=(0.9, 0.98))
+    checkpoint = checkpoint_of(body, packed, texts, original is not None, steps, seed)
+    start, average = _restore(checkpoint, optimizer)
 
-    swap = Swap(layers, trained)
     was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
+    saved = time.monotonic()
     try:
         with tf32(device):
-            saved = time.monotonic()
-            for step, (ids, mask) in enumerate(_batches(texts, settings, device, start), start):
+            for step, (ids, mask) in enumerate(_batches(texts, steps, seed, device, start), start):
+                target = _states(body, ids, mask)
+                with rows_from(trained, layers):
+                    states = _states(body, ids, mask)
+                if candidates is None or original is None:
+                    loss = distance(states, target, mask)
+                else:
+                    loss = _divergence(states[mask], target[mask], trained, original, *candidates.draw(step))
+
                 for group in optimizer.param_groups:
-                    group["lr"] = settings.learning_rate * group["scale"] * _schedule(step, settings.steps)
-                drawn = candidates.draw(step) if candidates is not None else None
-                loss = _loss(body, swap, trained, ids, mask, original, drawn)
+                    group["lr"] = LEARNING_RATE * group["scale"] * _schedule(step, steps)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -106,16 +89,54 @@ def tune(
                 if not math.isfinite(average):
                     raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
                 if time.monotonic() - saved >= SAVED_EVERY:
-                    checkpoint.save(step + 1, average, parameters, optimizer)
+                    _save(checkpoint, step + 1, average, optimizer)
                     saved = time.monotonic()
-                report("tune", step + 1, settings.steps, {"loss": average})
+                report("tune", step + 1, steps, {"loss": average})
     finally:
-        swap.remove()
         body.train(was_training)
         for parameter in learning:
             parameter.requires_grad_(True)
-    checkpoint.remove()
+    with suppress(OSError):
+        checkpoint.unlink(missing_ok=True)
     return trained.cpu().packed()
+
+
+@contextmanager
+def rows_from(table: PackedTable, layers: Sequence[nn.Embedding]) -> Iterator[None]:
+    """Context manager: embedding layers return rows of another table."""
+
+    def replaced(coded: nn.Module, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        rows: Tensor = coded(inputs[0])
+        return rows
+
+    coded = [PackedEmbedding(table, layer, owned=False) for layer in layers]
+    hooks = [layer.register_forward_hook(partial(replaced, each)) for each, layer in zip(coded, layers, strict=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _states(body: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    states: Tensor = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+    return states
+
+
+def distance(states: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """One minus the cosine of hidden states (B, T, d): mean over tokens, plus that of their means over a text."""
+    tokens = 1 - F.cosine_similarity(states[mask], target[mask], dim=1).mean()
+    share = mask[..., None] / mask.sum(1).clamp(min=1)[:, None, None]
+    return tokens + 1 - F.cosine_similarity((states * share).sum(1), (target * share).sum(1), dim=1).mean()
+
+
+def _divergence(
+    states: Tensor, target: Tensor, trained: TrainableTable, original: Tensor, tokens: Tensor, added: Tensor
+) -> Tensor:
+    """KL divergence of next-token distributions over `tokens`, whose scores are raised by `added`."""
+    wanted = target @ original[tokens.to(original.device)].to(target).T + added  # (n, candidates)
+    scores = states @ trained(tokens).T + added
+    return F.kl_div(scores.log_softmax(1), wanted.log_softmax(1), log_target=True, reduction="batchmean")
 
 
 def _schedule(step: int, steps: int) -> float:
@@ -124,22 +145,22 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _batches(
-    texts: Sequence[Sequence[int]], settings: TuningSettings, device: torch.device, start: int = 0
+    texts: Sequence[Sequence[int]], steps: int, seed: int, device: torch.device, start: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ids and mask of random texts of alike length: what steps from `start` on read."""
-    generator = torch.Generator().manual_seed(settings.seed)
-    for step in range(settings.steps):
-        around = torch.randint(len(texts), (4 * settings.batch,), generator=generator).tolist()
+    """Yield ids and mask of random texts of similar length for the steps from `start` on."""
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        around = torch.randint(len(texts), (4 * BATCH,), generator=generator).tolist()
         around.sort(key=lambda row: len(texts[row]))
-        at = int(torch.randint(max(1, len(around) - settings.batch + 1), (), generator=generator))
+        at = int(torch.randint(max(1, len(around) - BATCH + 1), (), generator=generator))
         if step >= start:
-            yield padded([texts[row][: settings.max_tokens] for row in around[at : at + settings.batch]], device)
+            yield padded([texts[row][:MAX_TOKENS] for row in around[at : at + BATCH]], device)
 
 
 class Candidates:
     """The tokens that next-token distributions are compared on: all, or frequent ones and a sample of the others.
 
-    What is drawn stands for all of the others: its scores are raised by the logarithm of how many tokens each is for.
+    The sample stands for all of the others: scores are raised by the logarithm of how many tokens each stands for.
     """
 
     def __init__(self, texts: Sequence[Sequence[int]], rows: int, seed: int, device: torch.device) -> None:
@@ -151,42 +172,56 @@ class Candidates:
 
     def draw(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the tokens of a step (n,), and what is added to their scores (n,)."""
-        if not len(self.others):
-            return self.always.to(self.device), torch.zeros(len(self.always), device=self.device)
-        generator = torch.Generator().manual_seed(self.seed + step)
         count = min(CANDIDATES - len(self.always), len(self.others))
-        drawn = self.others[torch.randperm(len(self.others), generator=generator)[:count]]
-        raised = torch.full((count,), math.log(len(self.others) / count))
-        tokens, added = torch.cat([self.always, drawn]), torch.cat([torch.zeros(len(self.always)), raised])
-        return tokens.to(self.device), added.to(self.device)
+        generator = torch.Generator().manual_seed(self.seed + step)
+        sample = self.others[torch.randperm(len(self.others), generator=generator)[:count]]
+        added = torch.zeros(len(self.always) + count)
+        if count:
+            added[len(self.always) :] = math.log(len(self.others) / count)
+        return torch.cat([self.always, sample]).to(self.device), added.to(self.device)
 
 
-def _loss(
-    body: nn.Module,
-    swap: Swap,
-    trained: TrainableTable,
-    ids: Tensor,
-    mask: Tensor,
-    original: Tensor | None,
-    candidates: tuple[Tensor, Tensor] | None,
-) -> Tensor:
-    """The distance of the outputs with the packed table from those with the original one."""
-    swap.active = False
-    with torch.no_grad():
-        target = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-    swap.active = True
-    found = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-    if original is None or candidates is None:
-        return distance(found, target, mask)
-    tokens, added = candidates
-    with torch.no_grad():
-        wanted = target[mask] @ original[tokens.to(original.device)].to(target).T + added  # (n, candidates)
-    scores = found[mask] @ trained(tokens).T + added
-    return F.kl_div(scores.log_softmax(1), wanted.log_softmax(1), log_target=True, reduction="batchmean")
+def checkpoint_of(
+    body: nn.Module, packed: PackedTable, texts: Sequence[Sequence[int]], tied: bool, steps: int, seed: int
+) -> Path:
+    """Return the file in the cache that tuning continues from: named by model, table, texts and settings."""
+    digest = hashlib.sha256(json.dumps([tied, steps, seed, BATCH, LEARNING_RATE, MAX_TOKENS]).encode())
+    for module in (body, packed):
+        for name, value in sorted(module.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    for ids in texts:
+        digest.update(np.array([*ids, -1], np.int64).tobytes())
+    return cache_folder() / "tuning" / f"{digest.hexdigest()[:32]}.safetensors"
 
 
-def distance(found: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """One minus the cosine of hidden states (B, T, d): mean over tokens, plus that of their means over a text."""
-    tokens = 1 - F.cosine_similarity(found[mask], target[mask], dim=1).mean()
-    share = mask[..., None] / mask.sum(1).clamp(min=1)[:, None, None]
-    return tokens + 1 - F.cosine_similarity((found * share).sum(1), (target * share).sum(1), dim=1).mean()
+def _save(path: Path, step: int, average: float, optimizer: torch.optim.Adam) -> None:
+    """Write parameters and moments after `step` steps; where the cache cannot be written, tuning goes on without."""
+    arrays: dict[str, Tensor] = {"at": torch.tensor([step, average], dtype=torch.float64)}
+    for number, group in enumerate(optimizer.param_groups):
+        (parameter,) = group["params"]
+        arrays[f"{number}.value"] = parameter.detach().contiguous()
+        arrays |= {f"{number}.{name}": optimizer.state[parameter][name].contiguous() for name in MOMENTS}
+    with suppress(OSError, InputError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as draft:
+            save_file(arrays, draft)
+
+
+@torch.no_grad()
+def _restore(path: Path, optimizer: torch.optim.Adam) -> tuple[int, float]:
+    """Set parameters and moments to those of a checkpoint; returns its steps and average loss, (0, 0.0) without one."""
+    numbers = range(len(optimizer.param_groups))
+    try:
+        with safe_open(path, "pt") as file:
+            step, average = file.get_tensor("at").tolist()
+            values = [file.get_tensor(f"{number}.value") for number in numbers]
+            moments = [{name: file.get_tensor(f"{number}.{name}") for name in MOMENTS} for number in numbers]
+    except (OSError, SafetensorError, ValueError):  # none, or a damaged one: start again
+        return 0, 0.0
+    for number, group in enumerate(optimizer.param_groups):
+        (parameter,) = group["params"]
+        parameter.copy_(values[number])
+        state = {name: array.to(parameter.device) for name, array in moments[number].items()}
+        optimizer.state[parameter] = {"step": torch.tensor(float(step)), **state}
+    return int(step), average

@@ -1,67 +1,32 @@
-"""Token ids of many texts in one array, and batches of texts of similar length.
+"""Batches of texts of similar length, padded at the model's door: nowhere else do token ids become a matrix.
 
-Short texts are not padded to the length of long ones, and a batch is made from the array by a few tensor operations on
-whichever device holds it: no Python loop over texts or tokens.
+A batch is cut out of the token ids by a few tensor operations on whichever device holds them: no Python loop over texts
+or tokens.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from ade.data.tokenize import tokenize
-from ade.progress import Report, silent
+from ade.data.tokens import Ragged
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Token ids of texts, concatenated: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
+class DeviceTokens:
+    """Token ids of texts on a device, to cut batches out of."""
 
-    ids: Tensor  # (total,) int32
-    offsets: np.ndarray  # (n + 1,) int64
-
-    longest: int | None = None  # texts count as truncated to so many tokens
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of tokens of each text: (n,)."""
-        return self._truncated(np.diff(self.offsets))
-
-    def _truncated(self, lengths: np.ndarray) -> np.ndarray:
-        return lengths if self.longest is None else np.minimum(lengths, self.longest)
-
-    def first(self, count: int) -> "Encoded":
-        """The same texts, truncated to `count` tokens; the ids are not copied."""
-        return Encoded(self.ids, self.offsets, count)
-
-    def to(self, device: torch.device) -> "Encoded":
-        """The same texts with the ids on a device; on another one than they are, only those that are not truncated."""
-        if device.type == self.ids.device.type or self.longest is None:
-            return Encoded(self.ids.to(device), self.offsets, self.longest)
-        copied = self.copied()
-        return Encoded(copied.ids.to(device), copied.offsets)
-
-    def copied(self) -> "Encoded":
-        """The same texts in an array that has nothing else: what is truncated is left out."""
-        return self.take(np.arange(len(self)))
-
-    def take(self, rows: np.ndarray) -> "Encoded":
-        """The texts at the given row indices, in this order, copied."""
-        starts, lengths = self.spans(rows)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        kept = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Encoded(self.ids[torch.from_numpy(kept)], offsets)
+    def __init__(self, texts: Ragged, device: torch.device, max_tokens: int | None = None) -> None:
+        """Texts count as truncated to `max_tokens`; on the CPU, where they may be memory-mapped, nothing is copied."""
+        if max_tokens is not None and device.type != "cpu":
+            texts = texts.first(max_tokens)
+        self.ids = torch.from_numpy(texts.ids).to(device)  # (T,) int32
+        self.starts = texts.offsets[:-1]  # (n,)
+        self.lengths = texts.lengths if max_tokens is None else np.minimum(texts.lengths, max_tokens)  # (n,)
 
     def spans(self, rows: np.ndarray) -> np.ndarray:
         """Start and length of texts by number: (2, B)."""
-        starts = self.offsets[rows]
-        return np.stack([starts, self._truncated(self.offsets[rows + 1] - starts)])
+        return np.stack([self.starts[rows], self.lengths[rows]])
 
     def gather(self, spans: Tensor, length: int, fill: int = 0) -> tuple[Tensor, Tensor]:
         """Ids and mask (B, length) of texts, padded with `fill`; `spans` (2, B) is on the device of the ids."""
@@ -78,10 +43,13 @@ class Encoded:
         return self.gather(on_device, length or int(spans[1].max()), fill)
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Encoded:
-    """Tokenize texts, truncated to `max_length` tokens. A text without any token becomes one token, id 0."""
-    ids, offsets = tokenize(tokenizer, texts, max_length, report)
-    return Encoded(torch.from_numpy(ids), offsets)
+def padded_batches(
+    texts: Ragged, device: torch.device, tokens: int = 16384, fill: int = 0
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Every text once: row numbers (B,), ids and mask (B, L) of batches of at most `tokens` tokens, longest first."""
+    on_device = DeviceTokens(texts, device)
+    for rows in sorted_batches(texts.lengths, tokens):
+        yield (rows, *on_device.padded(rows, fill=fill))
 
 
 def shuffled_batches(lengths: np.ndarray, size: int, seed: int) -> list[np.ndarray]:

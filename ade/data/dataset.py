@@ -1,13 +1,24 @@
-"""Dataset: texts, each with a class, several classes or a number."""
+"""Dataset: texts, each with a class, several classes or a number; `table` makes one of rows.
 
-from collections.abc import Sequence
+Texts are collected in one array of bytes, which is memory-mapped if it is large.
+"""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from ade.data.problems import MULTI, REGRESSION, SINGLE
-from ade.data.texts import Texts
+from ade.data.columns import Schema, find_columns
+from ade.data.problems import MULTI, REGRESSION, SINGLE, ValueProblem, is_listed
+from ade.data.records import Records, required, row_error
+from ade.data.texts import GrowingTexts, Texts
 from ade.errors import InputError
+
+SEPARATOR = "|"  # between the labels of a multi-label column of strings
+LARGEST = float(np.finfo(np.float32).max)
+NO_LABEL, SEVERAL = "holds no label", "holds several labels (which --problem multi-label takes)"
 
 
 @dataclass(frozen=True)
@@ -77,3 +88,106 @@ class Dataset:
         labels = np.zeros((len(self), len(names)), dtype=bool)
         labels[:, new_id[used]] = self.labels[:, used]
         return replace(self, labels=labels, names=tuple(names))
+
+
+def table(rows: Records, schema: Schema | None = None) -> Dataset:
+    """The texts and labels of rows; `schema` says which columns, and the kind of problem, where they are known.
+
+    Without a kind of problem, lists are multi-label and everything else is single-label. What is missing or wrong is an
+    error that names the row, counted from 1 without a header.
+    """
+    schema = schema or Schema()
+    if not rows.header:
+        raise InputError(f"{rows.source}: has no rows")
+    columns = find_columns(rows.source, rows.header, schema.text, schema.label)
+    texts, labels = GrowingTexts(), _Labels(schema.problem, rows.one_each, rows.classes.get(columns[1]))
+    try:
+        for text, label in rows.pairs(*columns):
+            texts.add(required(text, "text")[0].encode("utf8"))
+            labels.add(label)
+    except ValueProblem as problem:
+        column = columns[len(texts) > len(labels.counts)]
+        raise row_error(rows.source, len(labels.counts) + 1, column, problem) from None
+    if not labels.counts:
+        raise InputError(f"{rows.source}: has no rows")
+
+    ids, counts = np.frombuffer(labels.ids, labels.ids.typecode), np.frombuffer(labels.counts, np.int64)
+    if schema.problem == REGRESSION:
+        return Dataset(texts.texts(), ids.astype(np.float32), ("value",), columns=columns)
+    if not labels.names:
+        raise InputError(f"{rows.source}: no row has a label (column '{columns[1]}')")
+    if schema.problem is None and labels.listed and not (rows.one_each and counts.max() == 1):
+        schema = replace(schema, problem=MULTI)
+    if schema.problem == MULTI:
+        labelled = np.zeros((len(counts), len(labels.names)), bool)
+        labelled[np.repeat(np.arange(len(counts)), counts), ids] = True
+    elif counts.min() == 0:
+        raise row_error(rows.source, int(counts.argmin()) + 1, columns[1], NO_LABEL)
+    label_type = labels.types.pop() if len(labels.types) == 1 else "str"
+    dataset = Dataset(
+        texts.texts(), labelled if schema.problem == MULTI else ids, tuple(labels.names), label_type=label_type,
+        columns=columns,
+    )  # fmt: skip
+    return dataset.relabelled(_sorted(labels.names) if labels.classes is None else tuple(labels.classes.values()))
+
+
+class _Labels:
+    """The labels of rows, collected one row after the other: the next `counts[i]` of the `ids` belong to row i.
+
+    An id is the number of a name; of a regression, the `ids` are the numbers to predict.
+    """
+
+    def __init__(self, problem: str | None, one_each: bool, classes: Mapping[str, str] | None) -> None:
+        self.problem, self.one_each, self.classes = problem, one_each, classes
+        self.ids: array[Any] = array("d" if problem == REGRESSION else "q")
+        self.counts = array("q")
+        self.names: dict[str, int] = {}
+        self.types: set[str] = set()
+        self.listed: bool | None = None  # whether rows hold lists
+
+    def add(self, given: Any) -> None:
+        """Add the label of a row, or its labels."""
+        listed = is_listed(given)
+        values = [required(value, "label") for value in (given if listed else [given])]
+        if self.listed not in (None, listed):
+            raise ValueProblem("holds lists in some rows and plain values in others")
+        if listed and self.problem in (SINGLE, REGRESSION) and not self.one_each:
+            raise ValueProblem("holds a list, expected plain values")
+        if listed and self.problem in (SINGLE, REGRESSION) and len(values) != 1:
+            raise ValueProblem(SEVERAL if values else NO_LABEL)
+        if not listed and self.problem == MULTI:
+            values = [(part.strip(), kind) for name, kind in values for part in name.split(SEPARATOR) if part.strip()]
+        self.ids.extend([self._id(name, kind) for name, kind in values])
+        self.counts.append(len(values))
+        self.listed = listed
+
+    def _id(self, name: str, kind: str) -> int | float:
+        """The number of a name that was given as a `kind` of value; of a regression, the value."""
+        if not name.strip():
+            raise ValueProblem("holds no number" if self.problem == REGRESSION else "holds an empty label")
+        if self.problem == REGRESSION:
+            try:
+                number = float(name)
+            except ValueError:
+                raise ValueProblem(f"does not hold numbers, but {name!r:.40}") from None
+            if not abs(number) <= LARGEST:
+                raise ValueProblem(f"holds a number that is not finite: {name:.40}")
+            return number
+        if self.classes is not None:
+            if name not in self.classes:
+                raise ValueProblem(f"holds a label beyond the {len(self.classes):,} classes that have names")
+            name, kind = self.classes[name], "str"
+        self.types.add(kind)
+        return self.names.setdefault(name, len(self.names))
+
+
+def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    """Names in order, integers by their value."""
+
+    def key(name: str) -> tuple[int, str]:
+        try:
+            return int(name), ""
+        except ValueError:
+            return 0, name
+
+    return tuple(sorted(names, key=key))

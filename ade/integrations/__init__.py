@@ -1,1 +1,1 @@
-"""Other libraries: scikit-learn, sentence-transformers, ONNX, Ray Data, Spark."""
+"""Other libraries: scikit-learn, sentence-transformers, ONNX, Ray Data."""

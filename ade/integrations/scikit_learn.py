@@ -19,28 +19,27 @@ except ImportError:
     raise ImportError("ade's estimators need scikit-learn: pip install 'scikit-learn>=1.4'") from None
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from ade.classifier import Classifier
-from ade.codebook import MARKER as CODEBOOK
-from ade.codebook import Codebook
-from ade.compression.coded_table import CodedTable
 from ade.data.dataset import Dataset
-from ade.data.problems import ENCODER, MULTI, MULTI_LABEL_THRESHOLD
-from ade.distillation import distill
+from ade.data.problems import MULTI
+from ade.decision import MULTI_LABEL_THRESHOLD
 from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.files import OWN_MODELS, kind_of
-from ade.integrations.vectors import mean_vectors, pooled_vectors
-from ade.packing.coded import TABLE_FILE
-from ade.settings import ARCHITECTURES, PRESETS, Architecture, DistillationSettings, TrainingSettings
-from ade.teachers import DEFAULT_TEACHER, load_teacher
+from ade.folder import Saved
+from ade.loading import load
+from ade.settings import DistillationSettings
+from ade.teachers import DEFAULT_TEACHER
 from ade.training.loop import fit_model
+from ade.training.start import start_from
+from ade.training.train import resolve_settings
+
+TRAINED_WITH = ("epochs", "steps", "batch_size", "learning_rate", "dropout", "attend", "max_tokens", "device")
 
 
 class _TrainedEstimator(BaseEstimator):
@@ -48,7 +47,7 @@ class _TrainedEstimator(BaseEstimator):
 
     def __init__(
         self,
-        codebook: Codebook | str | Path = DEFAULT_TEACHER,
+        start: Saved | str | Path = DEFAULT_TEACHER,
         *,
         distillation: DistillationSettings | None = None,
         preset: str = "strong",
@@ -66,22 +65,22 @@ class _TrainedEstimator(BaseEstimator):
     ) -> None:
         """Set the parameters.
 
-        codebook:       a `Codebook`, the folder of one, or a teacher to distil (see `load_teacher`).
+        start:          a codebook or an encoder, the folder of one, or a teacher to distil (see `load_teacher`).
         distillation:   settings for the distillation of a teacher.
         preset:         'strong' or 'paper', the defaults of the parameters below that are None.
         epochs, steps:  passes over the training data, or optimizer steps; give one of them.
         batch_size:     texts per optimizer step.
         learning_rate:  the highest learning rate, after the warm-up.
         dropout:        fraction of features dropped in training.
-        attend:         'gated', 'tokens' or 'anchors': what the model attends over.
-        max_tokens:     tokens of a window; longer texts are read in several.
+        attend:         'tokens', or 'anchors' to attend over all their anchors.
+        max_tokens:     tokens of a text that attention reads; the lexicon reads all of it.
         lexicon:        add the scores of token n-grams to the model's where that lowers the loss on held-back rows;
                         False for the model alone. The preset 'paper' never has one.
         class_weight:   None, or 'balanced' to weight classes inversely to their frequency.
         random_state:   random seed.
         device:         'auto', 'cpu' or 'cuda'.
         """
-        self.codebook = codebook
+        self.start = start
         self.distillation = distillation
         self.preset = preset
         self.epochs = epochs
@@ -102,31 +101,16 @@ class _TrainedEstimator(BaseEstimator):
             raise InputError(f"{len(texts)} texts, but {len(labels)} labels")
         if len(texts) == 0:
             raise InputError("there is nothing to learn from: no texts were given")
-        settings, architecture = self._settings()
-        data = Dataset(texts, labels, tuple(names))
-        self.classifier_ = fit_model(_codebook(self.codebook, self.distillation), data, None, settings, architecture)
-
-    def _settings(self) -> tuple[TrainingSettings, Architecture]:
-        """The preset with the parameters that are given."""
-        if self.preset not in PRESETS:
-            raise InputError(f"preset must be one of {', '.join(PRESETS)}, not '{self.preset}'")
-        if self.epochs and self.steps:
-            raise InputError("epochs and steps both say how long to train: give one of them")
-
-        given = self._given("epochs", "steps", "batch_size", "learning_rate", "dropout", "device")
         seed = self.random_state
-        if not isinstance(seed, (int, np.integer)):
+        if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        given |= {"seed": int(seed), "class_weights": self.class_weight or "none"}
-        if not self.lexicon:
-            given["lexicon"] = False
+        given = {name: getattr(self, name) for name in TRAINED_WITH}
+        given |= {"seed": int(seed), "class_weights": self.class_weight, "lexicon": None if self.lexicon else False}
+        settings, architecture = resolve_settings(self.preset, given)
 
-        architecture = replace(ARCHITECTURES[self.preset], **self._given("attend", "max_tokens"))
-        return replace(PRESETS[self.preset], **given), architecture
-
-    def _given(self, *names: str) -> dict[str, Any]:
-        """Those of the named parameters that are not None."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        data = Dataset(texts, labels, tuple(names))
+        saved = fit_model(_start(self.start, self.distillation), data, None, settings, architecture)
+        self.classifier_ = Classifier(saved)
 
     def __sklearn_tags__(self) -> Any:
         return _text_input(super().__sklearn_tags__())
@@ -176,59 +160,36 @@ class AdeRegressor(RegressorMixin, _TrainedEstimator):
     def predict(self, X: Sequence[str]) -> np.ndarray:
         """The predicted number of each text."""
         check_is_fitted(self)
-        return np.array(self.classifier_.predict(_texts(X)), np.float64)
+        return self.classifier_.scores(_texts(X))[:, 0].astype(np.float64)
 
 
 class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Transformer from texts to vectors (n, d).
+    """Transformer from texts to the vectors (n, d) of `encode`.
 
-    source:         a codebook (a `Codebook`, the folder of one, or a teacher to distil) for the mean of a text's token
-                    vectors, a trained classifier (a `Classifier` or the folder of one) for its pooled vectors, or an
-                    encoder (an `Encoder` or the folder of one) for its unit vectors.
-    distillation:   settings for the distillation of a teacher.
-    max_tokens:     tokens a text is truncated to; a trained model truncates to its own `max_tokens`.
-    device:         'auto', 'cpu' or 'cuda', for a trained model.
+    model:          a trained classifier for its pooled vectors, an encoder for its unit vectors, or the folder or the
+                    name on the hub of one.
+    device:         'auto', 'cpu' or 'cuda', for a model that is loaded.
     """
 
-    def __init__(
-        self,
-        source: Codebook | Classifier | Encoder | str | Path = DEFAULT_TEACHER,
-        *,
-        distillation: DistillationSettings | None = None,
-        max_tokens: int = 512,
-        device: str = "auto",
-    ) -> None:
-        self.source = source
-        self.distillation = distillation
-        self.max_tokens = max_tokens
+    def __init__(self, model: Classifier | Encoder | str | Path | None = None, *, device: str = "auto") -> None:
+        self.model = model
         self.device = device
 
     def fit(self, X: Sequence[str] | None = None, y: object = None) -> "AdeEncoder":
-        """Load or distil the source; nothing is learned from X."""
+        """Load the model; nothing is learned from X."""
         if X is not None:
             _texts(X)
-        source: Classifier | Codebook | Encoder
-        if isinstance(self.source, (Classifier, Encoder)):
-            source = self.source
-        elif isinstance(self.source, (str, Path)) and kind_of(self.source) == ENCODER:
-            source = Encoder.load(self.source, "cpu" if self.device == "auto" else self.device)
-        elif isinstance(self.source, (str, Path)) and _is_model(self.source):
-            source = Classifier.load(self.source, self.device)
-        else:
-            source = _codebook(self.source, self.distillation)
-        self.source_ = source
-        self._n_features_out = source.model.config.hidden_size if isinstance(source, Classifier) else source.dim
+        model = load(self.model, self.device) if isinstance(self.model, str | Path) else self.model
+        if not isinstance(model, Classifier | Encoder):
+            raise InputError(f"give a trained classifier or an encoder, or its folder, not {type(model).__name__}")
+        self.model_ = model
+        self._n_features_out = len(model.encode(""))
         return self
 
     def transform(self, X: Sequence[str]) -> np.ndarray:
         """The vectors (n, d) of texts."""
         check_is_fitted(self)
-        texts = _texts(X)
-        if isinstance(self.source_, Encoder):
-            return self.source_.encode(texts)
-        if isinstance(self.source_, Classifier):
-            return pooled_vectors(self.source_, texts)
-        return mean_vectors(self.source_, texts, self.max_tokens)
+        return self.model_.encode(_texts(X))
 
     def __sklearn_tags__(self) -> Any:
         return _text_input(super().__sklearn_tags__())
@@ -270,29 +231,12 @@ def _labels(given: Any) -> tuple[np.ndarray, np.ndarray]:
         raise InputError("labels must be all strings or all numbers, not some of each") from None
 
 
-def _is_model(source: str | Path) -> bool:
-    """Whether a path is the folder of a trained ADE model."""
-    return Path(source).is_dir() and kind_of(source).startswith(OWN_MODELS)
-
-
-def _codebook(source: Any, settings: DistillationSettings | None) -> Codebook:
-    """A codebook as given, loaded from its folder, or distilled from a teacher."""
-    if isinstance(source, CodedTable) or (isinstance(source, (str, Path)) and (Path(source) / TABLE_FILE).is_file()):
-        raise InputError("a table in codes has no anchors, as this needs; ade.train(codebook=...) takes it")
-    if not isinstance(source, (Codebook, str, Path)):
+def _start(source: Any, settings: DistillationSettings | None) -> Saved:
+    """What a model starts from: a codebook or an encoder as given or of a folder, or the codebook of a teacher."""
+    if not isinstance(source, Saved | str | Path):
         raise InputError(f"a codebook, its folder or a teacher's name is needed, not {type(source).__name__}")
-    if not isinstance(source, Codebook):
-        if _is_model(source):
-            raise InputError(f"{source}: is a trained model; give a codebook, its folder or a teacher")
-        if not (Path(source) / CODEBOOK).is_file():
-            return _distilled(str(source), settings or DistillationSettings())
-        source = Codebook.load(source)
+    if not isinstance(source, Saved) and not (Path(source).is_dir() and kind_of(source).startswith(OWN_MODELS)):
+        return start_from(None, source, settings)
     if settings is not None:
         raise InputError("distillation says how a teacher is distilled; a codebook is distilled already")
-    return source
-
-
-@lru_cache(maxsize=4)
-def _distilled(source: str, settings: DistillationSettings) -> Codebook:
-    """Distil a teacher, once in a process: a grid search fits many times."""
-    return distill(load_teacher(source), settings)
+    return start_from(source)

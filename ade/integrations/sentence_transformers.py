@@ -14,30 +14,25 @@ except ImportError:
         raise ImportError("AdeModule needs sentence-transformers: pip install 'ade-embeddings[sentence]'") from None
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from ade.classifier import load_model, write_model
-from ade.codebook import Codebook
-from ade.data.tokenize import check_texts, encode_chunks, truncating
+from ade.configuration import Config
+from ade.data.tokens import check_texts, encode_chunks, truncating
 from ade.errors import InputError
-from ade.files import kind_of
-from ade.model import AdeForSequenceClassification, AdeForTokenClassification, AdeModel
+from ade.folder import Saved
+from ade.model import AdeForSentenceEmbedding, AdeModel, PoolingModel, model_of
 from ade.model_card import CARD
 from ade.pretrained import AdePreTrainedModel
-from ade.sentence_model import AdeForSentenceEmbedding
 from ade.settings import Architecture
+from ade.training.start import shape_of, untrained
 
 STATIC = Architecture(sat=False, positions="none")  # composed tokens alone
-KINDS: dict[str, type[AdePreTrainedModel]] = {
-    kind.__name__: kind
-    for kind in (AdeModel, AdeForSequenceClassification, AdeForTokenClassification, AdeForSentenceEmbedding)
-}
 
 
 class AdeModule(InputModule):
@@ -50,45 +45,46 @@ class AdeModule(InputModule):
     config_file_name = "ade_module.json"
     config_keys: list[str] = ["pooled", "special_tokens"]  # noqa: RUF012 - the library's own form
 
-    def __init__(
-        self, model: AdePreTrainedModel, tokenizer: Tokenizer, pooled: bool = False, special_tokens: bool = True
-    ) -> None:
+    def __init__(self, model: AdePreTrainedModel, pooled: bool = False, special_tokens: bool = True) -> None:
         """Wrap a model; `special_tokens` says whether its tokenizer adds special tokens to a text."""
         super().__init__()
-        if pooled and not isinstance(model, AdeForSequenceClassification | AdeForSentenceEmbedding):
+        if pooled and not isinstance(model, PoolingModel):
             raise InputError(f"{type(model).__name__} has no pooling of its own: leave out pooled, and add a Pooling")
         self.model, self.pooled, self.special_tokens = model, pooled, special_tokens
-        self.tokenizer = truncating(tokenizer, model.config.max_tokens)
-        if isinstance(model, (AdeForSequenceClassification, AdeForTokenClassification)):
-            model.classifier.requires_grad_(False)
-        if isinstance(model, AdeForSequenceClassification | AdeForSentenceEmbedding):
-            model.pooler.requires_grad_(pooled and model.config.pooling == "attention")
+        self.tokenizer = truncating(model.tokenizer, model.settings.max_tokens)
+        encoder = pooled and isinstance(model, AdeForSentenceEmbedding)
+        for name, trained in (("head", encoder), ("pooler", pooled and model.settings.pooling == "attention")):
+            if hasattr(model, name):
+                getattr(model, name).requires_grad_(trained)
 
     @classmethod
-    def from_codebook(cls, codebook: Codebook, architecture: Architecture | None = None, **noise: Any) -> "AdeModule":
+    def from_codebook(
+        cls, codebook: Saved, architecture: Architecture | None = None, position_scale: float = 0.1, **dropout: float
+    ) -> "AdeModule":
         """Composed tokens, to be followed by a `Pooling`; with an architecture, an untrained model on the codebook.
 
-        `noise` is passed on to `AdeConfig`: dropout, token_dropout and position_scale.
+        `dropout` are `dropout` and `token_dropout`.
         """
-        noise = {"dropout": 0.0 if architecture is None else 0.1, "position_scale": 0.1, **noise}
-        model = AdeModel.from_codebook(codebook, architecture=architecture or STATIC, **noise)
-        return cls(model, codebook.tokenizer, special_tokens=False)
+        chosen: dict[str, Any] = {"dropout": 0.0 if architecture is None else 0.1, **dropout}
+        shape = shape_of(codebook, architecture or STATIC, position_scale)
+        config = Config(labels=("value",), metadata=codebook.config.metadata, **shape, **chosen)
+        return cls(AdeModel(untrained(codebook, config, 0)), special_tokens=False)
 
     @classmethod
     def from_folder(cls, folder: str | Path, pooled: bool = True) -> "AdeModule":
         """A trained model, with its own pooling where `pooled`, else to be followed by a `Pooling`."""
-        return cls(*_load(folder), pooled)
+        return cls(model_of(Saved.read(folder)), pooled)
 
     @property
     def max_seq_length(self) -> int:
         """Tokens a text is truncated to."""
-        return self.model.config.max_tokens
+        return self.model.settings.max_tokens
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
         if value <= self.tokenizer.num_special_tokens_to_add(False):
             raise InputError(f"max_seq_length must leave room for special tokens and one more, not {value}")
-        self.model.config.max_tokens = value
+        self.model.settings = replace(self.model.settings, max_tokens=value)
         self.tokenizer.enable_truncation(value)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
@@ -112,24 +108,24 @@ class AdeModule(InputModule):
 
         That is the pooled vector of a classifier, and the unit vector of an encoder.
         """
-        states, mask = self.model.base_model.states(features["input_ids"], features["attention_mask"].bool())
+        states, mask, _ = self.model.base_model.states(features["input_ids"], features["attention_mask"].bool())
         features.update(token_embeddings=states, attention_mask=mask.long())
-        if self.pooled and isinstance(self.model, AdeForSentenceEmbedding):
-            features["sentence_embedding"] = self.model.vectors(states, mask)
-        elif self.pooled:
-            features["sentence_embedding"] = self.model.pool(states, mask)
+        if self.pooled:
+            pooled = self.model.pool(states, mask)
+            encoder = isinstance(self.model, AdeForSentenceEmbedding)
+            features["sentence_embedding"] = self.model.unit_vectors(pooled) if encoder else pooled
         return features
 
     def get_embedding_dimension(self) -> int:
         """The size of the vectors."""
         encoder = self.pooled and isinstance(self.model, AdeForSentenceEmbedding)
-        return self.model.config.output_size if encoder else self.model.config.hidden_size
+        return self.model.settings.output_size if encoder else self.model.config.hidden_size
 
     get_word_embedding_dimension = get_sentence_embedding_dimension = get_embedding_dimension  # before 5.4
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Write an ADE model folder (always safetensors) and this module's settings."""
-        write_model(self.model, self.tokenizer, Path(output_path))
+        self.model.save_pretrained(output_path)
         (Path(output_path) / CARD).unlink()  # it describes a classifier; sentence-transformers writes its own
         self.save_config(output_path)
 
@@ -141,9 +137,4 @@ class AdeModule(InputModule):
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **source)
         if folder is None or not config:
             raise InputError(f"{model_name_or_path}: holds no {cls.config_file_name}; it was not saved by AdeModule")
-        return cls(*_load(folder), **config)
-
-
-def _load(source: str | Path) -> tuple[AdePreTrainedModel, Tokenizer]:
-    """The model of an ADE model folder, of the class it was saved as, and its tokenizer."""
-    return load_model(KINDS.get(kind_of(source), AdeForSequenceClassification), source, "cpu")
+        return cls(model_of(Saved.read(folder)), **config)

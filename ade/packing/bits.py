@@ -1,76 +1,80 @@
-"""Numbers in few bits: streams of unsigned integers, rows of small signed integers with a scale, float16.
-
-What reads is written for numpy arrays and tensors alike: the light runtime has the ones, the model the others.
-"""
+"""Numbers in few bits: streams of unsigned integers, and rows of small signed integers with a scale each."""
 
 import numpy as np
 
-from ade.arrays import Array, as_float, library_of
+MAX_BITS = 25  # of a number in a stream: with its shift it fits into 32 bits
 
-WORD_BYTES = 4  # read at once; a stream has as many zero bytes after it
-PACKED_AT_A_TIME = 1 << 20  # numbers; a multiple of 8, so that each part ends with a whole byte
+
+def stream_bytes(count: int, width: int) -> int:
+    """Bytes of a stream of `count` numbers of `width` bits each."""
+    return -(-count * width // 8)
 
 
 def pack_bits(values: np.ndarray, width: int) -> np.ndarray:
-    """Pack unsigned integers into a stream of `width` bits each, lowest bit first, with zero bytes after it."""
-    parts = []
-    for start in range(0, max(1, len(values)), PACKED_AT_A_TIME):
-        part = values[start : start + PACKED_AT_A_TIME].astype(np.int64)
-        bits = (part[:, None] >> np.arange(width)) & 1  # (n, width)
-        parts.append(np.packbits(bits.astype(np.uint8).ravel(), bitorder="little"))
-    return np.concatenate([*parts, np.zeros(WORD_BYTES, np.uint8)])
+    """Pack unsigned integers into a stream of `width` bits each, lowest bit first."""
+    groups = -(-len(values) // 8)
+    numbers = np.zeros((groups, 8), np.uint32)  # eight numbers fill `width` whole bytes
+    numbers.ravel()[: len(values)] = values
+
+    packed = np.zeros((groups, width + 4), np.uint8)  # the last number may reach four bytes further
+    for i in range(8):
+        byte, shift = divmod(i * width, 8)
+        word = numbers[:, i].astype(np.uint64) << np.uint64(shift)
+        for part in range(-(-(shift + width) // 8)):
+            packed[:, byte + part] |= (word >> np.uint64(8 * part)).astype(np.uint8)
+    return packed[:, :width].ravel()[: stream_bytes(len(values), width)]
 
 
-def read_bits(stream: Array, width: int, places: Array) -> Array:
-    """Integers (int64) at these places of a stream, an array of any shape; `width` is at most 25 bits."""
-    first_bit = places * width
-    byte, shift = first_bit // 8, first_bit % 8
-    word = 0 * places
-    for i in range(WORD_BYTES):
-        word = word + (stream[byte + i] + 0 * places) * 256**i  # adding 0 * places makes it int64
-    return (word >> shift) & (2**width - 1)
+def unpack_bits(stream: np.ndarray, width: int, count: int) -> np.ndarray:
+    """Return the `count` numbers that `pack_bits` packed: (count,) int64."""
+    groups = -(-count // 8)
+    padded = np.zeros(groups * width, np.uint8)
+    padded[: len(stream)] = stream
+    rows = padded.reshape(groups, width)
+
+    numbers = np.empty((groups, 8), np.int64)
+    for i in range(8):
+        byte, shift = divmod(i * width, 8)
+        word = np.zeros(groups, np.uint32)
+        for part in range(-(-(shift + width) // 8)):
+            word |= rows[:, byte + part].astype(np.uint32) << np.uint32(8 * part)
+        numbers[:, i] = (word >> np.uint32(shift)) & np.uint32(2**width - 1)
+    return numbers.ravel()[:count]
 
 
-def quantised(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Round rows (n, d) to signed integers of `bits` bits with a scale per row; with 16 bits to float16 without one."""
+def pack_rows(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Round rows (n, d) to 4, 8 or 16 bits a number; returns the numbers and the scale of each row (n,) float16.
+
+    Four bits are packed two to a byte (uint8), eight are int8; sixteen are float16 and have no scales (0,).
+    """
     if bits == 16:
-        return half(rows), np.empty(0, np.int16)
+        return rows.astype(np.float16), np.empty(0, np.float16)
     levels = 2 ** (bits - 1) - 1
-    scale = half(np.maximum(np.abs(rows).max(1, initial=0) / levels, 1e-6))
-    return np.clip(np.round(rows / from_half(scale)[:, None]), -levels, levels).astype(np.int8), scale
+    scales = np.maximum(np.abs(rows).max(1, initial=0) / levels, 1e-6).astype(np.float16)
+    numbers = np.clip(np.round(rows / scales.astype(np.float32)[:, None]), -levels, levels).astype(np.int8)
+    return (_in_nibbles(numbers) if bits == 4 else numbers), scales
 
 
-def half(numbers: np.ndarray) -> np.ndarray:
-    """Round to float16, stored as int16 so that no library converts it to another float type."""
-    return numbers.astype(np.float16).view(np.int16)
+def unpack_rows(packed: np.ndarray, scales: np.ndarray, dim: int) -> np.ndarray:
+    """Return the rows (n, dim) float32 that `pack_rows` packed; the type of `packed` tells the bits."""
+    if packed.dtype == np.float16:
+        return packed.astype(np.float32)
+    numbers = _from_nibbles(packed, dim) if packed.dtype == np.uint8 else packed
+    return numbers.astype(np.float32) * scales.astype(np.float32)[:, None]
 
 
-def from_half(bits: Array) -> Array:
-    """The inverse of `half`, as float32."""
-    return as_float(bits.view(library_of(bits).float16))
+def rows_stored(count: int, dim: int, bits: int) -> tuple[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]]:
+    """Return type and shape of the two arrays of `pack_rows`."""
+    numbers = {4: ("uint8", (count, -(-dim // 2))), 8: ("int8", (count, dim)), 16: ("float16", (count, dim))}[bits]
+    return numbers, ("float16", (0 if bits == 16 else count,))
 
 
-def in_nibbles(rows: np.ndarray) -> np.ndarray:
+def _in_nibbles(rows: np.ndarray) -> np.ndarray:
     """Pack integers from -8 to 7 (n, d) two to a byte: (n, d / 2)."""
     even = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2))).astype(np.int16) + 8
     return (even[:, ::2] | (even[:, 1::2] << 4)).astype(np.uint8)
 
 
-def from_nibbles(packed: Array, dim: int) -> Array:
-    """The inverse of `in_nibbles`, as float32 (n, dim)."""
-    both = library_of(packed).stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])
-    return as_float(both[:, :dim]) - 8
-
-
-def pack_layer(weight: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of a linear layer (outputs, inputs) in 4, 8 or 16 bits, and the scales of its rows."""
-    numbers, scales = quantised(weight, bits)
-    return (in_nibbles(numbers) if bits == 4 else numbers), scales
-
-
-def layer_weight(weight: Array, scales: Array, inputs: int) -> Array:
-    """The inverse of `pack_layer`, as float32 (outputs, inputs)."""
-    if len(scales) == 0:
-        return from_half(weight)
-    numbers = as_float(weight) if weight.shape[1] == inputs else from_nibbles(weight, inputs)
-    return numbers * from_half(scales)[:, None]
+def _from_nibbles(packed: np.ndarray, dim: int) -> np.ndarray:
+    both = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])
+    return both[:, :dim].astype(np.int8) - 8

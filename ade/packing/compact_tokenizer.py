@@ -1,4 +1,4 @@
-"""Change a teacher's tokenizer so that its packed file is small; texts are split as before, or nearly so.
+"""Change a tokenizer so that its packed file is small; texts are split as before, or nearly so.
 
 - Tokens are numbered in alphabetical order: neighbours then share their beginnings, which are not stored again. The
   table's rows follow. BPE keeps its order, from which its merges follow.
@@ -19,12 +19,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer, normalizers
 
 from ade.errors import InputError
 from ade.packing.prune_vocabulary import encoded, rewritten, without_truncation
-from ade.teachers import Teacher
 
 DIGITS = (1, 2, 3, 4)  # decimal digits of scores that are tried
 DIGITS_UNCHECKED = 3  # without texts to check them on
@@ -35,22 +33,21 @@ DIFFERENT_CHARACTERS = 8  # characters that the two may normalise differently, o
 Json = dict[str, Any]
 
 
-def compact(teacher: Teacher, texts: Sequence[str] = ()) -> tuple[Teacher, np.ndarray]:
-    """The teacher with a tokenizer whose packed file is smaller, and the old number of each row of its table.
+def compact(tokenizer: Tokenizer, texts: Sequence[str] = ()) -> tuple[Tokenizer, np.ndarray]:
+    """Return a tokenizer whose packed file is smaller, and the old id of each of its tokens.
 
     `texts` are what the effect on tokenization is checked on. A tokenizer of an unknown kind stays as it is.
     """
     try:
-        spec, original = without_truncation(teacher)
+        spec, original = without_truncation(tokenizer)
     except InputError:
-        return teacher, np.arange(len(teacher.table))
+        return tokenizer, np.arange(tokenizer.get_vocab_size())
 
     sample = [texts[i] for i in range(0, len(texts), max(1, -(-len(texts) // CHECKED_TEXTS)))]
     before = list(encoded(original, sample))
     spec = _with_nfkc(spec, sample, before)
     spec = _with_rounded_scores(spec, sample, before)
-    tokenizer, rows = _in_order(spec, original)
-    return Teacher(teacher.name, teacher.table[torch.from_numpy(rows)], tokenizer, teacher.license), rows
+    return _in_order(spec, original)
 
 
 def _changed(spec: Json, texts: Sequence[str], before: Sequence[np.ndarray]) -> float:

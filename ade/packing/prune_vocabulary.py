@@ -1,7 +1,7 @@
-"""Prune a teacher's vocabulary to the tokens a corpus uses.
+"""Prune a vocabulary to the tokens a corpus uses.
 
 The tokenizer is read as JSON and written again with the tokens the corpus needs, numbered from 0 in their old order;
-the table keeps their rows. To keep every other text encodable, tokens that any text may need stay as well: added
+a table keeps their rows. To keep every other text encodable, tokens that any text may need stay as well: added
 tokens, the unknown token, tokens of one character, bytes, tokens with a character that has no token of its own (trained
 vocabularies have none), and for BPE all tokens that a kept one is merged from. Only WordLevel has no such fallback: a
 word it loses is unknown from then on.
@@ -19,12 +19,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer
 
-from ade.data.tokenize import encode_batch
+from ade.data.tokens import encode_batch
 from ade.errors import InputError
-from ade.teachers import Teacher
 
 SUPPORTED = ("WordPiece", "BPE", "Unigram", "WordLevel")
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))  # sentencepiece spells unknown characters with them
@@ -32,8 +30,8 @@ CHUNK = 4096  # texts encoded at a time
 Json = dict[str, Any]
 
 
-def pruned(teacher: Teacher, texts: Iterable[str], min_count: int = 1) -> Teacher:
-    """The teacher with only the tokens these texts need.
+def pruned(tokenizer: Tokenizer, texts: Iterable[str], min_count: int = 1) -> tuple[Tokenizer, np.ndarray]:
+    """Return a tokenizer with only the tokens these texts need, and the old id of each of its own.
 
     The texts are encoded as before, and no other text gets an unknown token it did not have (except with WordLevel).
     With a `min_count` above 1, tokens that occur fewer times in the texts are dropped, too; they are then split into
@@ -42,38 +40,38 @@ def pruned(teacher: Teacher, texts: Iterable[str], min_count: int = 1) -> Teache
     corpus = list(texts)
     if not any(text.strip() for text in corpus):
         raise InputError("the corpus to prune the vocabulary by holds no text")
-    spec, original = without_truncation(teacher)
+    spec, original = without_truncation(tokenizer)
 
     before = list(encoded(original, corpus))
     used, counts = np.unique(np.concatenate(before), return_counts=True)
     kept = _always_kept(spec).union(used[counts >= min_count].tolist())
     while True:
         kept |= _merge_parts(spec["model"], kept)
-        tokenizer, rows = rewritten(spec, kept)
+        smaller, rows = rewritten(spec, kept)
         if min_count == 1:
-            rows_of_texts = zip(corpus, before, encoded(tokenizer, corpus), strict=True)
+            rows_of_texts = zip(corpus, before, encoded(smaller, corpus), strict=True)
             changed = [text for text, old, new in rows_of_texts if not np.array_equal(rows[new], old)]
         else:  # they are meant to change
             changed = []
         if not changed:
-            return Teacher(teacher.name, teacher.table[torch.from_numpy(rows)], tokenizer, teacher.license)
+            return smaller, rows
         occurring = _occurring(original, spec["model"], changed)
         if occurring <= kept:
-            raise InputError(f"{teacher.name}: cannot prune, '{changed[0][:40]}' would be split into other tokens")
+            raise InputError(f"cannot prune the vocabulary, '{changed[0][:40]}' would be split into other tokens")
         kept |= occurring
 
 
-def without_truncation(teacher: Teacher) -> tuple[Json, Tokenizer]:
-    """The teacher's tokenizer without truncation and padding, as JSON and as it is; raises for one of another kind."""
-    spec = {**json.loads(teacher.tokenizer.to_str()), "truncation": None, "padding": None}
+def without_truncation(tokenizer: Tokenizer) -> tuple[Json, Tokenizer]:
+    """The tokenizer without truncation and padding, as JSON and as it is; raises for one of another kind."""
+    spec = {**json.loads(tokenizer.to_str()), "truncation": None, "padding": None}
     if spec["model"]["type"] not in SUPPORTED:
         raise InputError(f"cannot prune a {spec['model']['type']} vocabulary, only {', '.join(SUPPORTED)}")
     original = Tokenizer.from_str(json.dumps(spec))
     names = original.get_vocab(with_added_tokens=True)
-    if names != teacher.tokenizer.get_vocab(with_added_tokens=True):
-        raise InputError(f"{teacher.name}: its tokenizer has other ids after saving and loading")
+    if names != tokenizer.get_vocab(with_added_tokens=True):
+        raise InputError("the tokenizer has other ids after saving and loading")
     if len(set(names.values())) < len(names):
-        raise InputError(f"{teacher.name}: its tokenizer has two tokens with the same id")
+        raise InputError("the tokenizer has two tokens with the same id")
     return spec, original
 
 

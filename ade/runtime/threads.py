@@ -1,22 +1,50 @@
-"""A projection computed by several threads, also after a fork or in another process."""
+"""Work shared out over threads, also after a fork."""
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from functools import cache
-
-import numpy as np
-
-from ade.devices import cores
-from ade.runtime.projection import Projection
+from typing import Any
 
 try:
     from threadpoolctl import ThreadpoolController
 except ImportError:  # optional: prediction is slower without it
     ThreadpoolController = None
 
-MIN_PARALLEL_TEXTS = 16  # fewer texts are computed by one thread
+
+class Threads:
+    """A pool of threads; a forked process, which has none of them, starts its own."""
+
+    def __init__(self, count: int = 0) -> None:
+        """Use `count` threads; 0 for one per core."""
+        self.count = count or cores()
+        self._process = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def pool(self) -> ThreadPoolExecutor | None:
+        """The pool; None for a single thread."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+        return self._pool
+
+
+def for_each(work: Callable[[Any], None], items: Iterable[Any], pool: ThreadPoolExecutor | None) -> None:
+    """Call `work` for every item, in a thread pool where there is one; nothing is still running when this returns."""
+    if pool is None:
+        for item in items:
+            work(item)
+        return
+    futures = [pool.submit(work, item) for item in items]
+    try:
+        for future in futures:
+            future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 @cache
@@ -26,44 +54,13 @@ def _blas_libraries() -> "ThreadpoolController | None":
 
 
 @contextmanager
-def _single_threaded_blas() -> Iterator[None]:
+def single_threaded_blas() -> Iterator[None]:
     """Keep matrix products to the calling thread: texts are spread over our threads, one product is too small."""
     libraries = _blas_libraries()
     with nullcontext() if libraries is None else libraries.limit(limits=1, user_api="blas"):
         yield
 
 
-class ThreadedProjection:
-    """Scores of many texts by all threads, of few by the calling one."""
-
-    def __init__(self, projection: Projection, threads: int = 0) -> None:
-        """Use so many threads; 0 for one per core."""
-        self.projection = projection
-        self.threads = threads or cores()
-        self._start()
-
-    def _start(self) -> None:
-        self._process = os.getpid()
-        self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave out the threads, which cannot be pickled."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_process")}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._start()
-
-    def after_fork(self) -> None:
-        """Start anew in a forked process, which has neither our threads nor the thread that held the lock."""
-        if self._process != os.getpid():
-            self.projection.unlock()
-            self._start()
-
-    def logits(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Scores (n, C) of concatenated texts: text i is `ids[offsets[i]:offsets[i + 1]]`, never empty."""
-        self.after_fork()
-        if len(offsets) <= MIN_PARALLEL_TEXTS or self._pool is None:
-            return self.projection.logits(ids, offsets)
-        with self.projection.lock, _single_threaded_blas():  # the limits of two callers must not overlap
-            return self.projection.logits(ids, offsets, self._pool)
+def cores() -> int:
+    """Return the number of CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

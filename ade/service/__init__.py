@@ -1,1 +1,1 @@
-"""The HTTP service: request batching, limits, metrics, graceful shutdown."""
+"""The HTTP service: routes of one model, fair batching, limits, metrics, graceful shutdown."""

@@ -1,239 +1,224 @@
-"""The HTTP application: predictions, vectors, inspection, health and Prometheus metrics of one model, with Starlette.
+"""The HTTP application of one model, with FastAPI: predictions, vectors, explanations, inspection, health, metrics.
 
-One event loop reads and answers requests. Predictions run in one thread, for all queued requests together
-(`batcher.py`); vectors, explanations and inspections run in others. `middleware.py` is around every request,
-`schema.py` describes the routes, `state.py` holds the model.
+One event loop reads and answers requests; texts go through `batcher.py` to a thread in which the model predicts them.
+`middleware.py` and `access.py` are around every request.
 """
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
+from pydantic import BaseModel, ValidationError
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ade import __version__
-from ade.data.problems import REGRESSION
 from ade.errors import InputError
-from ade.inspector.page import page as inspector_page
-from ade.service.access import Access, AccessMiddleware, has_key
+from ade.inspector.page import page
+from ade.service import schema
+from ade.service.access import Access, AccessMiddleware
 from ade.service.batcher import Batcher, QueueFull
-from ade.service.embeddings import embeddings_json, parse_embeddings
-from ade.service.middleware import RequestMiddleware, error_response
-from ade.service.model import ServedModel
-from ade.service.responses import BYTES_PER_TOKEN, parse_query, parse_texts
-from ade.service.schema import content_security_policy, openapi, reference_page
-from ade.service.state import Service
-from ade.settings import ServiceSettings
+from ade.service.metrics import Metrics
+from ade.service.middleware import RETRY, RequestMiddleware
+from ade.service.model import BYTES_PER_TOKEN, Embed, Query, ServedModel
+from ade.service.settings import ServiceSettings
 
-GZIP_BYTES = 1024  # of the smallest answer that is compressed
-GZIP_LEVEL = 1
-RETRY = {"retry-after": "1"}
-NO_LABELS = "an encoder makes vectors and predicts nothing: use /v1/embeddings"
-
-
-def create_app(
-    model: ServedModel,
-    settings: ServiceSettings = ServiceSettings(),
-    access: Access = Access(),
-    load: Callable[[], ServedModel] | None = None,
-) -> Starlette:
-    """The application that serves a model; `load` is called where it is to be loaded again."""
-    service = Service(model, settings, load)
-    routes = Routes(service, access)
-    middleware = [
-        Middleware(RequestMiddleware, max_bytes=settings.max_bytes, metrics=service.metrics),
-        Middleware(GZipMiddleware, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL),
-    ]
-    if access.origins:
-        headers = ("authorization", "x-api-key", "x-request-id")
-        cors = {"allow_methods": ("GET", "POST"), "allow_headers": headers, "expose_headers": ("x-request-id",)}
-        middleware.append(Middleware(CORSMiddleware, allow_origins=access.origins, **cors))
-    middleware.append(Middleware(AccessMiddleware, access=access))
-    app = Starlette(routes=routes.all(), middleware=middleware, exception_handlers={HTTPException: error_response})
-    app.router.redirect_slashes = False
-    app.state.service = service
-    return app
+JSON = "application/json"
+SLOWER = 16  # times, about, an explanation takes what a prediction takes
+QUEUE_FULL = "too many texts are waiting; try again"
+TOO_LARGE = "the body has more than {:,} bytes"
+CORS_HEADERS = ("authorization", "content-type", "x-api-key")
+ERRORS = {
+    400: "the service does not answer for this host, or the request is not HTTP",
+    401: "an API key is needed",
+    500: "the service failed; its log says why",
+    503: "too many requests wait, or this one has for too long, or the service is stopping: try again",
+}
+BODY_ERRORS = {
+    408: "the body did not arrive in time",
+    413: "the body is too large",
+    415: "the body is not application/json",
+    422: "the body is not of this form, or beyond the limits",
+}
 
 
-class Routes:
-    """The endpoints; each request is answered by the model that is served when it comes."""
+class Route(APIRoute):
+    """A route whose endpoint takes the request itself: FastAPI looks for no dependencies, but describes it."""
 
-    def __init__(self, service: Service, access: Access) -> None:
-        self._service, self._settings, self._access = service, service.settings, access
-        self._can_inspect = service.served.model.make_inspector is not None
-        self._description = openapi(__version__, self._settings, self._can_inspect)
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The endpoint."""
+        return self.endpoint
 
-    def all(self) -> list[Route]:
-        """All routes."""
-        description, metrics = self._description, self._service.metrics
-        routes = [
-            Route("/predict", self.predict, methods=["POST"]),
-            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
-            Route("/explain", self.explain, methods=["POST"]),
-            Route("/health", self.health),
-            Route("/health/live", _endpoint(lambda: JSONResponse({"status": "live"}))),
-            Route("/health/ready", self.ready),
-            Route("/reload", self.reload, methods=["POST"]),
-            Route("/metrics", _endpoint(lambda: Response(metrics.render(), media_type=CONTENT_TYPE_LATEST))),
-            Route("/openapi.json", _endpoint(lambda: JSONResponse(description))),
-            Route("/docs", _endpoint(lambda: _html(reference_page(description)))),
-        ]
-        if not self._can_inspect:
-            return routes
-        inspector = [Route("/inspect", self.inspect, methods=["POST"]), Route("/about", self.about)]
-        return [*routes, *inspector, Route("/", self.page)]
+
+class Endpoints:
+    """Answers of one model, and what they share: how a body is read, and how texts go to the model and come back."""
+
+    def __init__(self, model: ServedModel, settings: ServiceSettings, metrics: Metrics) -> None:
+        self._model, self._settings, self._metrics = model, settings, metrics
+        self.bodies = schema.request_bodies(settings, model.dim, model.encoder is not None)
+        self._predict_body, self._embed_body, self._text_body = self.bodies
+        self._predict = Batcher(model.predict, model.cost, settings, metrics.batch)
+        self._embed = Batcher(model.embed, model.cost, settings, metrics.batch)
+        self._explain = Batcher(model.explain, self._slow_cost, settings)
+        self._inspect = Batcher(model.inspect, self._slow_cost, settings)
+        self._about: asyncio.Task[bytes] | None = None
+        batchers = (self._predict, self._embed, self._explain, self._inspect)
+        metrics.watch("ade_waiting_tokens", "Tokens that wait, as estimated.", lambda: sum(b.tokens for b in batchers))
 
     async def predict(self, request: Request) -> Response:
-        """POST /predict."""
-        served = self._service.served
-        if served.model.is_encoder:
-            raise HTTPException(409, NO_LABELS)
-        parse = partial(parse_query, max_texts=self._settings.max_texts, max_chars=self._settings.max_chars)
-        items = await self._read(request, parse, served.predict)
-        if items[0][1] and (served.model.is_tagger or served.model.text_predictor().problem == REGRESSION):
-            raise HTTPException(422, '"top_k" is for models that predict labels of texts')
-        predictions = await self._batched(request, served.predict, items)
-        return _json(b'{"predictions":[' + b",".join(predictions) + b"]}")
+        """Predict the label of a text, or of each of a list of texts, with their probabilities."""
+        body = await self._read(request, self._predict_body, self._predict)
+        queries = [Query(text, body.top_k) for text in _list(body.texts)]
+        predictions = await self._answer(request, self._predict, queries)
+        return Response(b'{"predictions":[' + b",".join(predictions) + b"]}", media_type=JSON)
 
     async def embeddings(self, request: Request) -> Response:
-        """POST /v1/embeddings."""
-        served, settings = self._service.served, self._settings
-        if served.model.is_tagger:
-            raise HTTPException(409, "a tagger has no vectors of texts")
-        limits, model = (settings.max_texts, settings.max_chars), served.model
-        parse = partial(parse_embeddings, limits=limits, dim=model.dim, truncatable=model.is_encoder)
-        texts, wanted = await self._read(request, parse, served.embed)
-        found = await self._batched(request, served.embed, [(text, wanted) for text in texts])
-        return _json(embeddings_json(found, served.model.name))
+        """Return the vector of a text, or of each of a list of texts, as in OpenAI's API."""
+        body = await self._read(request, self._embed_body, self._embed)
+        dim = body.dimensions or self._model.dim
+        items = [Embed(text, body.encoding_format, dim) for text in _list(body.input)]
+        return Response(self._model.embeddings(await self._answer(request, self._embed, items)), media_type=JSON)
 
     async def explain(self, request: Request) -> Response:
-        """POST /explain."""
-        served = self._service.served
-        if served.model.is_tagger:
-            raise HTTPException(409, "a tagger's predictions are not explained")
-        if served.model.is_encoder:
-            raise HTTPException(409, NO_LABELS)
-        texts = await self._read_short(request)
-        async with self._deadline():
-            return _json(await served.explanations.run(request, _explain_json, served.model, texts))
+        """Return what every word and n-gram of a text adds to the score of every label."""
+        body = await self._read(request, self._text_body, self._explain)
+        (explanation,) = await self._answer(request, self._explain, [Query(body.text)])
+        return Response(explanation, media_type=JSON)
 
     async def inspect(self, request: Request) -> Response:
-        """POST /inspect."""
-        served = self._service.served
-        texts = await self._read_short(request)
-        async with self._deadline():
-            return _json(await served.inspections.read(request, texts))
+        """Return the anchors, the pooling weight and the attention of each token of a text, and the explanation."""
+        body = await self._read(request, self._text_body, self._inspect)
+        (reading,) = await self._answer(request, self._inspect, [Query(body.text)])
+        return Response(reading, media_type=JSON)
 
     async def about(self, request: Request) -> Response:
-        """GET /about."""
-        async with self._deadline():
-            return _json(await self._service.served.inspections.about(request))
+        """Return the anchors of the model, each with its nearest words and its place on a map."""
+        return Response(await asyncio.shield(self._making_about()), media_type=JSON)
+
+    def _making_about(self) -> asyncio.Task[bytes]:
+        self._about = self._about or asyncio.create_task(asyncio.to_thread(self._model.about))
+        return self._about
 
     async def page(self, request: Request) -> Response:
-        """GET /."""
-        self._service.served.inspections.load_ahead()  # while the browser reads the page
-        return _html(inspector_page())
+        """Return the inspector's page, which will ask about the model."""
+        self._making_about()
+        return Response(page(), media_type="text/html")
+
+    async def model(self, request: Request) -> Response:
+        """Return what is served, and within which limits."""
+        return JSONResponse({**self._model.info(), "limits": asdict(self._settings)})
 
     async def health(self, request: Request) -> Response:
-        """GET /health."""
-        return JSONResponse(self._service.health())
+        """Return whether the service is ready or stopping."""
+        status = "stopping" if request.app.state.is_stopping else "ready"
+        return JSONResponse({"status": status, "version": __version__})
 
     async def ready(self, request: Request) -> Response:
-        """GET /health/ready."""
-        if self._service.is_stopping:
-            raise HTTPException(503, "the service is stopping")
-        return JSONResponse({"status": "ready"})
+        """Say whether requests should be sent here: status 503 once the service is stopping."""
+        if request.app.state.is_stopping:
+            raise HTTPException(503, "the service is stopping", RETRY)
+        return await self.health(request)
 
-    async def reload(self, request: Request) -> Response:
-        """POST /reload; a page of another site cannot send the header with the key."""
-        if not has_key(self._access.keys, request.headers, basic=False):
-            raise HTTPException(403, "a model is loaded again only for a key of --api-key-file, as a bearer token")
-        try:
-            await self._service.reload()
-        except InputError as error:
-            raise HTTPException(409, str(error)) from None
-        if self._service.on_reload is not None:
-            self._service.on_reload()
-        return JSONResponse({"model": self._service.served.model.as_dict()})
+    async def metrics(self, request: Request) -> Response:
+        """Return requests, latencies and batches in Prometheus' text format."""
+        return Response(self._metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
-    async def _read_short(self, request: Request) -> list[str]:
-        """The texts of a request for explanations or inspections."""
-        settings = self._settings
-        return await self._read(
-            request, partial(parse_texts, max_texts=settings.inspect_texts, max_chars=settings.inspect_chars)
-        )
+    def _slow_cost(self, query: Query) -> int:
+        """The cost of an explanation or an inspection."""
+        return SLOWER * self._model.cost(query)
 
-    async def _read(
-        self, request: Request, parse: Callable[[bytes], Any], batcher: Batcher[Any, Any] | None = None
-    ) -> Any:
-        """What `parse` makes of a request's body; anything else than asked for is status 415 or 422.
-
-        A large body for which the queue has no room is refused before it is parsed, which takes milliseconds.
-        """
-        content_type = request.headers.get("content-type", "")
-        if content_type.partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "the body must be sent as application/json")
+    async def _read(self, request: Request, body: Any, batcher: Batcher) -> Any:
+        """The checked body of a request; a large one for which the queue has no room is refused unread."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            raise HTTPException(415, f"the body must be sent as {JSON}")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise HTTPException(415, "the body must be sent without a content-encoding")
-        body = await request.body()
-        tokens = len(body) // BYTES_PER_TOKEN
-        if batcher is not None and tokens > self._settings.batch_tokens and not batcher.has_room(tokens):
-            raise _queue_full()
+        most, seconds = self._settings.max_bytes, self._settings.timeout
+        announced = int(request.headers.get("content-length", "0"))
+        if announced > most:
+            raise HTTPException(413, TOO_LARGE.format(most))
+        tokens = announced // BYTES_PER_TOKEN
+        if tokens > self._settings.batch_tokens and not batcher.has_room(tokens):
+            raise HTTPException(503, QUEUE_FULL, RETRY)
+
+        content = bytearray()
         try:
-            return parse(body)
-        except InputError as error:
-            raise HTTPException(422, str(error)) from None
+            async with asyncio.timeout(seconds):
+                async for chunk in request.stream():
+                    content += chunk
+                    if len(content) > most:
+                        raise HTTPException(413, TOO_LARGE.format(most))
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
+        try:
+            return body.model_validate_json(content)
+        except ValidationError as error:
+            raise HTTPException(422, schema.problem_of(error)) from None
 
-    async def _batched(self, request: Request, batcher: Batcher[Any, Any], items: list[Any]) -> Any:
-        """The results of a batcher; status 503 where its queue is full or the result comes too late."""
-        async with self._deadline():
-            try:
-                return await batcher(items, request.is_disconnected)
-            except QueueFull:
-                raise _queue_full() from None
-
-    @asynccontextmanager
-    async def _deadline(self) -> Any:
+    async def _answer(self, request: Request, batcher: Batcher, items: Sequence[Any]) -> Any:
+        """What the model makes of each item; status 503 where the queue is full or the answer comes too late."""
         seconds = self._settings.timeout
         try:
             async with asyncio.timeout(seconds):
-                yield
+                return await batcher(items, request.client, request.is_disconnected)
+        except QueueFull:
+            raise HTTPException(503, QUEUE_FULL, RETRY) from None
         except TimeoutError:
             raise HTTPException(503, f"not answered within {seconds:g} seconds; try again", RETRY) from None
 
 
-def _queue_full() -> HTTPException:
-    return HTTPException(503, "too many texts are waiting; try again", RETRY)
+def create_app(model: ServedModel, settings: ServiceSettings = ServiceSettings(), access: Access = Access()) -> FastAPI:
+    """The application that serves a model."""
+    metrics = Metrics()
+    app = FastAPI(title="ade", version=__version__, redoc_url=None, redirect_slashes=False, responses=_errors(ERRORS))
+    app.state.is_stopping = False
+    app.add_exception_handler(InputError, lambda _, error: JSONResponse({"detail": str(error)}, 422))
+    if access.keys or access.hosts:
+        app.add_middleware(AccessMiddleware, access=access)
+    if access.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=access.origins, allow_methods=("GET", "POST"), allow_headers=CORS_HEADERS
+        )
+    app.add_middleware(RequestMiddleware, max_requests=settings.max_requests, metrics=metrics)
+
+    app.router.route_class = Route
+    _add_routes(app, Endpoints(model, settings, metrics), model)
+    metrics.paths = {route.path for route in app.routes if isinstance(route, APIRoute)}
+    return app
 
 
-def _explain_json(model: ServedModel, texts: list[str]) -> bytes:
-    found = [explanation.as_dict() for explanation in model.text_predictor().explain(texts)]
-    return json.dumps({"explanations": found}, allow_nan=False).encode()
+def _add_routes(app: FastAPI, answers: Endpoints, model: ServedModel) -> None:
+    """Add the routes for what the model can do, and those about the service."""
+
+    def post(path: str, endpoint: Callable[..., Any], body: type[BaseModel], answer: Any) -> None:
+        content = {JSON: {"schema": body.model_json_schema()}}
+        extra = {"requestBody": {"required": True, "content": content}}
+        app.post(path, response_model=answer, responses=_errors(BODY_ERRORS), openapi_extra=extra)(endpoint)
+
+    predict_body, embed_body, text_body = answers.bodies
+    if model.encoder is None:
+        post("/predict", answers.predict, predict_body, schema.Predictions)
+    if model.dim:
+        post("/v1/embeddings", answers.embeddings, embed_body, schema.Embeddings)
+    if model.classifier is not None:
+        post("/explain", answers.explain, text_body, schema.Explanation)
+    if model.inspector is not None:
+        post("/inspect", answers.inspect, text_body, dict[str, Any])
+        app.get("/about", response_model=dict[str, Any])(answers.about)
+        app.get("/", include_in_schema=False)(answers.page)
+    app.get("/model", response_model=schema.Model)(answers.model)
+    app.get("/health", response_model=schema.Health)(answers.health)
+    app.get("/health/ready", response_model=schema.Health)(answers.ready)
+    app.get("/metrics", response_class=PlainTextResponse)(answers.metrics)
 
 
-def _endpoint(respond: Callable[[], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint whose response does not depend on the request; a coroutine, for which Starlette starts no thread."""
-
-    async def endpoint(request: Request) -> Response:
-        return respond()
-
-    return endpoint
+def _errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"description": text, "model": schema.Error} for status, text in descriptions.items()}
 
 
-def _html(text: str) -> Response:
-    return Response(text, media_type="text/html", headers={"content-security-policy": content_security_policy(text)})
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
+def _list(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts

@@ -1,12 +1,11 @@
-"""The output folder of a training run: checkpoints while it runs, the finished model after that.
+"""The output folder of a training run: a checkpoint while it runs, the finished model after that.
 
-During a run the folder holds `run.json` (settings and hashes that identify the run), `checkpoint.safetensors` (the
-state after a step, replaced atomically), `best.safetensors` (the best weights so far) and `metrics.jsonl`. When the run
-is done, all but the last are replaced by the model's own files and `training.json`.
+During a run the folder holds `run.json` (settings and hashes that identify the run), `checkpoint.safetensors`
+(progress, state after a step and the best weights so far, replaced atomically), and in a second phase what that starts
+from. When the run is done, they are replaced by the model's own files and `training.json`.
 """
 
 import json
-import math
 import os
 import re
 import shutil
@@ -19,14 +18,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ade.classifier import Stored
 from ade.errors import InputError
 from ade.files import LOCK, check_free, created, locked, new_file, new_folder
+from ade.folder import Saved
 
-RUN, LAST, BEST = "run.json", "checkpoint.safetensors", "best.safetensors"
-METRICS, DONE = "metrics.jsonl", "training.json"
+RUN, CHECKPOINT, DONE = "run.json", "checkpoint.safetensors", "training.json"
+PHASE, FINISHED = "phase", "finished"  # folders: what the second phase starts from, and the finished model's draft
+PROGRESS = "progress.json"  # of the first phase, in the folder of the second
 # Temporary files of a process that was killed, those of safetensors among them.
-LEFTOVER = re.compile(r"\.(run|checkpoint|best|metrics)\.\w+\.\d+|finished|\.finished[-.].*|\.tmp\w{6}")
+LEFTOVER = re.compile(r"\.(run|checkpoint)\.\w+\.\d+|finished|\.(finished|phase)[-.].*|\.tmp\w{6}")
 Existing = Literal["refuse", "resume", "overwrite"]
 
 
@@ -41,17 +41,17 @@ def claimed(folder: Path, existing: Existing) -> Iterator[None]:
 
 
 def _check(folder: Path, existing: Existing) -> None:
-    markers = {RUN, LAST, DONE}
+    markers = {RUN, CHECKPOINT, DONE}
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if all(name in (BEST, METRICS, LOCK) or LEFTOVER.fullmatch(name) for name in names):
+    if all(name in (PHASE, LOCK) or LEFTOVER.fullmatch(name) for name in names):
         markers = names  # only working files: a run was killed early
-    if existing == "refuse" and names & {RUN, LAST} and DONE not in names:
+    if existing == "refuse" and names & {RUN, CHECKPOINT} and DONE not in names:
         raise InputError(f"{folder}: holds an interrupted run; use --resume to continue it, or pass --overwrite")
     check_free(folder, markers, existing != "refuse", "--resume or --overwrite")
 
 
 class RunFolder:
-    """The folder of one run; `identity` (settings, hashes of data and codebook) tells it from other runs."""
+    """The folder of one run; `identity` (settings, hashes of data and start) tells it from other runs."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -66,17 +66,10 @@ class RunFolder:
             self._tidy()
         elif (self.folder / RUN).exists():
             self._check_same(RUN)
-        elif (self.folder / LAST).exists():
+        elif (self.folder / CHECKPOINT).exists():
             raise InputError(f"{self.folder}: a checkpoint without {RUN}, which identifies the run; pass --overwrite")
         else:
-            with new_file(self.folder / RUN) as draft:
-                draft.write_text(json.dumps({"identity": self.identity}, indent=2) + "\n", "utf8")
-
-    def check(self) -> None:
-        """Refuse a folder that holds another run."""
-        for name in (RUN, DONE):
-            if (self.folder / name).exists():
-                self._check_same(name)
+            _write_json(self.folder / RUN, {"identity": self.identity})
 
     @property
     def finished(self) -> bool:
@@ -86,44 +79,51 @@ class RunFolder:
         self._check_same(DONE)
         return True
 
-    def load(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] | None:
-        """Progress, state and best weights of the last checkpoint; None if there is none."""
-        if not (self.folder / LAST).exists():
+    def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Progress and state of the last checkpoint; None if there is none."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
             return None
-        state, metadata = _read(self.folder / LAST)
-        return json.loads(metadata["progress"]), state, _read(self.folder / BEST)[0]
-
-    def save(self, progress: Mapping[str, Any], state: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
-        """Write a checkpoint of the state after a step, and of the best weights if they are new."""
-        metadata = {"progress": json.dumps(progress)}
         try:
-            if best is not None:
-                with new_file(self.folder / BEST) as draft:
-                    save_file(best, draft)
-            with new_file(self.folder / LAST) as draft:
-                save_file(state, draft, metadata)
+            with safe_open(path, "pt") as file:
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return json.loads(file.metadata()["progress"]), state
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path}: not a readable checkpoint ({error}); start over with --overwrite") from None
+
+    def save(self, progress: Mapping[str, Any], state: dict[str, Tensor]) -> None:
+        """Write a checkpoint: progress and state after a step."""
+        try:
+            with new_file(self.folder / CHECKPOINT) as draft:
+                save_file(state, draft, {"progress": json.dumps(progress)})
         except (OSError, InputError) as error:
             reason = f"cannot write the checkpoint ({error}); the last one is kept, continue with --resume"
             raise InputError(f"{self.folder}: {reason}") from None
 
-    def log(self, metrics: Mapping[str, float]) -> None:
-        """Append a line to `metrics.jsonl`."""
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
-        with open(self.folder / METRICS, "a", encoding="utf8") as file:
-            file.write(json.dumps(finite) + "\n")
+    def save_phase(self, start: Saved, progress: Mapping[str, Any]) -> None:
+        """Write what the second phase starts from, and the progress of the first, whose checkpoint is done with."""
+        with new_folder(self.folder / PHASE, {PROGRESS}, overwrite=True) as draft:
+            start.write(draft)
+            _write_json(draft / PROGRESS, progress)
+        _remove(self.folder / CHECKPOINT)
 
-    def finish(self, predictor: Stored[Any], result: Mapping[str, Any]) -> None:
+    def load_phase(self) -> tuple[Saved, dict[str, Any]] | None:
+        """What the second phase starts from, and the progress of the first; None in the first phase."""
+        path = self.folder / PHASE
+        return (Saved.read(path), json.loads((path / PROGRESS).read_text("utf8"))) if path.exists() else None
+
+    def finish(self, saved: Saved, result: Mapping[str, Any]) -> None:
         """Replace the checkpoints by the finished model; `training.json`, with the result, is written last."""
-        with new_folder(self.folder / "finished", {DONE}, overwrite=True) as draft:
-            predictor.write(draft)
-            (draft / DONE).write_text(json.dumps({**result, "identity": self.identity}, indent=2) + "\n", "utf8")
-        for path in sorted((self.folder / "finished").iterdir(), key=lambda path: path.name == DONE):
+        with new_folder(self.folder / FINISHED, {DONE}, overwrite=True) as draft:
+            saved.write(draft)
+            _write_json(draft / DONE, {**result, "identity": self.identity})
+        for path in sorted((self.folder / FINISHED).iterdir(), key=lambda path: path.name == DONE):
             os.replace(path, self.folder / path.name)
         self._tidy()
 
     def _tidy(self) -> None:
         """Remove the working files of a finished run."""
-        for name in ("finished", LAST, BEST, RUN):
+        for name in (FINISHED, CHECKPOINT, PHASE, RUN):
             _remove(self.folder / name)
 
     def _check_same(self, name: str) -> None:
@@ -140,13 +140,6 @@ class RunFolder:
                     "resume with the same settings or choose a new folder"
                 )
 
-    def forget_after(self, step: int) -> None:
-        """Remove logged metrics of later steps, which will be run again."""
-        path = self.folder / METRICS
-        lines = path.read_text("utf8").splitlines(keepends=True) if path.exists() else []
-        with new_file(path) as draft:
-            draft.write_text("".join(line for line in lines if _step_of(line) <= step), "utf8")
-
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
@@ -155,16 +148,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _step_of(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):  # the process was killed while writing the line
-        return float("inf")
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a readable checkpoint ({error}); start over with --overwrite") from None
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with new_file(path) as draft:
+        draft.write_text(json.dumps(content, indent=2) + "\n", "utf8")

@@ -2,160 +2,233 @@
 
 The linear model is fitted on the training rows with full-batch L-BFGS. The strength of its regularisation and its
 weight beside the model's scores are chosen by the accuracy of the summed scores on the validation rows, and by their
-loss if the accuracy hardly differs; the number of entries is chosen by the loss. If the validation rows were held back
-from the training rows, it is then fitted to all of them with what was chosen. Of very many rows a sample is taken.
+loss where the accuracy hardly differs; the number of entries is chosen by the loss. Where the validation rows were
+split off the training rows, the chosen entries are then fitted to all rows. Of very many rows a sample is taken.
 """
 
+import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ade.data.problems import REGRESSION
-from ade.lexicon import Lexicon, LexiconShape, keys_of, unpack
-from ade.packing.lexicon_packing import centred, entries_within, pack_lexicon
+from ade.codebook import Codebook
+from ade.data.problems import MULTI, REGRESSION
+from ade.data.tokens import Ragged
+from ade.decision import MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD
+from ade.devices import resolve_device
+from ade.folder import Saved
+from ade.lexicon import Lexicon, frequent_keys, key_end, packed_lexicon
+from ade.packing.format import PackedSizes, Packing, layout_bytes
+from ade.packing.keys import KeySizes
 from ade.progress import Report, silent
-from ade.training.lexicon_loss import TOLERANCE, Blend, Objective, Ragged, Validation
+from ade.pursuit import Rows, fit_anchors, pursue_all
+from ade.settings import DistillationSettings
 
-MIN_TEXTS = 2  # training texts an n-gram must occur in to become an entry
 MAX_WEIGHTS = 1 << 25  # entries times labels: the optimizer holds ten copies of them
 STRENGTHS = (3.0, 20.0, 120.0)  # inverse of the L2 penalty, as scikit-learn's C
 WEIGHTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of the lexicon's scores; the model's have weight 1
 FRACTIONS = (0.5, 0.25, 0.125, 0.0625)  # of the entries that pruning may keep
 MAX_ITERATIONS = 12  # of L-BFGS
-MAX_TOKENS = 1 << 24  # tokens of the rows it is fitted to: a sample where there are more, which take 200 bytes each
-CHUNK = 1 << 15  # texts whose n-grams are counted at a time
+MAX_TOKENS = 1 << 24  # tokens of the rows it is fitted to, which take 200 bytes each; a sample where there are more
+TOLERANCE = 0.005  # relative loss: a lexicon must gain more, pruning may cost as much
+MAX_TEMPERATURE = 32.0  # its inverse is the least
+SEARCHES = 16  # steps of the search for the best temperature
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A fitted lexicon in its stored form."""
+class Objective:
+    """Targets and the loss that compares scores (n, C) with them."""
 
-    shape: LexiconShape
-    arrays: dict[str, np.ndarray]
+    targets: Tensor  # (n,) classes, or (n, C) probabilities, multi-label targets or numbers
+    problem: str
+    class_weights: Tensor | None = None  # (C,)
+
+    @classmethod
+    def of(
+        cls, labels: np.ndarray, problem: str, class_weights: Sequence[float] | None = None, device: str = "cpu"
+    ) -> "Objective":
+        """Return the objective for labels (n,) or (n, C), on a device."""
+        place = resolve_device(device)
+        targets = torch.from_numpy(np.ascontiguousarray(labels)).to(place)
+        if problem == REGRESSION:
+            targets = targets.float().view(-1, 1)
+        elif targets.ndim == 2:
+            targets = targets.float()
+        return cls(targets, problem, None if class_weights is None else torch.tensor(class_weights, device=place))
+
+    def extended(self, more: Tensor) -> "Objective":
+        """Return the objective with the targets of further rows, (n,) or (n, C), at the end."""
+        if more.ndim < self.targets.ndim:
+            more = F.one_hot(more.long(), self.targets.shape[1])
+        return replace(self, targets=torch.cat([self.targets, more.to(self.targets)]))
+
+    def loss(self, scores: Tensor) -> Tensor:
+        """Mean cross-entropy, binary cross-entropy summed over the labels, or half the squared error."""
+        if self.problem in (REGRESSION, MULTI):
+            return self.losses(scores).mean()
+        return F.cross_entropy(scores, self.targets, self.class_weights)
+
+    def losses(self, scores: Tensor) -> Tensor:
+        """The loss of each row, without class weights where there is one class a row: (n,)."""
+        if self.problem == REGRESSION:
+            return (scores - self.targets).square().sum(1) / 2
+        if self.problem == MULTI:
+            each = F.binary_cross_entropy_with_logits(
+                scores, self.targets, pos_weight=self.class_weights, reduction="none"
+            )
+            return each.sum(1)
+        return F.cross_entropy(scores, self.targets, reduction="none")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Validation rows and the model's scores of them, to judge what a lexicon adds to these.
+
+    For classification, model + weight * lexicon, at the best temperature, so that the choice does not depend on how
+    confident either is. For regression, the weighted average share * model + (1 - share) * lexicon.
+    """
+
+    texts: Ragged
+    scores: np.ndarray  # (n, C): of the model without a lexicon
+    objective: Objective  # on the CPU
+
+    def combined(self, added: np.ndarray, weight: float) -> np.ndarray:
+        """The model's scores with a lexicon's (n, C); for regression `weight` is ignored, the best share is taken."""
+        if self.objective.problem == REGRESSION:
+            share = self.model_share(added)
+            return share * self.scores + (1 - share) * added
+        return self.scores + weight * added
+
+    def model_share(self, added: np.ndarray) -> float:
+        """The model's share in the average with the least squared error, between 0 and 1."""
+        difference, residual = self.scores - added, self.objective.targets.numpy() - added
+        share = (difference * residual).sum() / max(float(np.square(difference).sum()), 1e-12)
+        return float(np.clip(share, 0, 1))
+
+    def loss(self, scores: np.ndarray) -> float:
+        """The loss of scores (n, C) at their best temperature."""
+        return float(self.objective.loss(self._scaled(scores)))
+
+    def improved_by(self, scores: np.ndarray) -> bool:
+        """Whether scores have less loss than the model's: by a small fraction, and by what may be chance."""
+        losses = [self.objective.losses(self._scaled(each)) for each in (self.scores, scores)]
+        standard_error = float((losses[0] - losses[1]).std()) / len(scores) ** 0.5 if len(scores) > 1 else 0.0
+        without = self.loss(self.scores)
+        return self.loss(scores) <= without - max(TOLERANCE * without, standard_error)
+
+    def accuracy(self, scores: np.ndarray) -> float:
+        """The fraction of labels that scores predict correctly; 0 for regression, which has the loss."""
+        targets = self.objective.targets.numpy()
+        if self.objective.problem == REGRESSION:
+            return 0.0
+        if self.objective.problem == MULTI:
+            return float(((scores >= MULTI_LABEL_LOGIT) == (targets >= MULTI_LABEL_THRESHOLD)).mean())
+        return float((scores.argmax(1) == targets).mean())
+
+    def temperature(self, scores: np.ndarray) -> float:
+        """The temperature of least loss, by ternary search over its logarithm: the loss has one minimum."""
+        tensor = torch.from_numpy(scores).float()
+
+        def loss(exponent: float) -> float:
+            return float(self.objective.loss(tensor * math.exp(-exponent)))
+
+        low, high = -math.log(MAX_TEMPERATURE), math.log(MAX_TEMPERATURE)
+        for _ in range(SEARCHES):
+            third = (high - low) / 3
+            if loss(low + third) < loss(high - third):
+                high -= third
+            else:
+                low += third
+        return math.exp((low + high) / 2)
+
+    def _scaled(self, scores: np.ndarray) -> Tensor:
+        temperature = 1.0 if self.objective.problem == REGRESSION else self.temperature(scores)
+        return torch.from_numpy(scores / temperature).float()
+
+
+class FittedLexicon(NamedTuple):
+    """A fitted lexicon as it is stored."""
+
+    lexicon: Lexicon
     weight: float  # of the lexicon's scores, multiplied into them already
     model_weight: float  # to multiply the model's scores by: 1, except for regression
     loss: float  # of the summed scores on the validation rows, before a fit that includes these rows
-    loss_without: float  # of the model's scores alone
-    validation_logits: np.ndarray  # (n, C): what the lexicon of that loss adds to the scores of the validation rows
-
-    def lexicon(self) -> Lexicon:
-        """The lexicon ready to score texts."""
-        return unpack(self.shape, self.arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the stored arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
+    added: np.ndarray  # (n, C): what the lexicon of that loss adds to the scores of the validation rows
 
 
 def fit_lexicon(
+    saved: Saved,
     texts: Ragged,
     targets: np.ndarray,
-    problem: str,
     validation: Validation,
-    vocabulary: int,
-    device: torch.device,
-    class_weights: Sequence[float] | None = None,
-    held_back: bool = False,
-    report: Report = silent,
+    device: str = "cpu",
+    dev_from_training: bool = False,
     max_bytes: int | None = None,
-) -> Fitted | None:
-    """Fit a lexicon that lowers the validation loss when its scores are added to the model's; None if none does.
+    report: Report = silent,
+) -> FittedLexicon | None:
+    """Fit a lexicon that lowers the validation loss when its scores are added to a model's; None if none does.
 
     `targets` are classes (n,), probabilities or multi-label targets (n, C), or numbers (n,). If the validation rows
-    were `held_back` from the training rows, the lexicon is fitted to them too once everything is chosen. With
-    `max_bytes` it has only as many entries as fit.
+    were split off the training rows, the lexicon is fitted to them too once everything is chosen. With `max_bytes` it
+    has only as many entries as fit.
     """
+    problem, vocabulary, labels = str(saved.config.problem), saved.table.vocabulary, saved.config.outputs
     texts, targets = sampled(texts, targets, MAX_TOKENS)
-    labels = validation.logits.shape[1]
-    keys, counts = count_entries(texts, vocabulary, MAX_WEIGHTS // labels)
-    if not len(keys):
-        return None
-
-    idf = (np.log((len(texts.offsets) - 1) / counts) + 1).astype(np.float32)
-    unfitted = Lexicon(vocabulary, keys, idf, np.empty((len(keys), 0), np.float32), np.zeros(labels, np.float32))
-    train_objective = Objective.of(targets, problem, class_weights, device)
-    blend = Blend(validation, Objective.of(validation.labels, problem, class_weights, torch.device("cpu")))
-
-    best = _fit_strengths(unfitted, texts, train_objective, blend, STRENGTHS, report)
-    loss_without = blend.loss_without()
-    if best.loss > loss_without - blend.least_gain(best.lexicon.logits(*validation.texts), best.weight):
-        return None
-
+    keys, counts = frequent_keys(texts, vocabulary, MAX_WEIGHTS // labels)
     limit = entries_within(max_bytes, len(counts), vocabulary, labels)
     if limit == 0:
         return None
-    kept = _prune(best, counts, blend, limit)
+
+    idf = (np.log(len(texts) / counts) + 1).astype(np.float32)
+    unfitted = Lexicon(vocabulary, keys, idf, np.empty((len(keys), 0), np.float32), np.zeros(labels, np.float32))
+    objective = Objective.of(targets, problem, saved.config.class_weights, device)
+    best = _fit_strengths(unfitted, texts, objective, validation, STRENGTHS, report)
+    if not validation.improved_by(validation.combined(best.lexicon.added(validation.texts), best.weight)):
+        return None
+
+    kept = _prune(best, counts, validation, limit)
     if kept is not None:
         # Fitted again: the entries that stay take over some of what the pruned ones contributed.
-        pruned = _select(best.lexicon, kept)
-        best = _fit_strengths(pruned, texts, train_objective, blend, (best.strength,), report)
+        pruned = best.lexicon.select(kept)
+        best = _fit_strengths(pruned, texts, objective, validation, (best.strength,), report)
         counts = counts[kept]
 
     weight, model_weight, final = best.weight, 1.0, best.lexicon
-    own = best.lexicon.logits(*validation.texts)
+    own = best.lexicon.added(validation.texts)
     if problem == REGRESSION:
-        model_weight = blend.model_share(own)
+        model_weight = validation.model_share(own)
         weight = 1 - model_weight
-    if held_back:
-        final = _fit_all(best, texts, validation, train_objective)
-    shape, arrays = pack_lexicon(final, weight, counts, problem)
+    if dev_from_training:
+        rows = features(final, texts + validation.texts, objective.targets.device)
+        final = _fit(final, rows, objective.extended(validation.objective.targets), best.strength)
+    lexicon = pack_lexicon(final, weight, counts, problem)
 
     # Measured as it is stored, since packing rounds it; but not after a fit that has seen the validation rows.
-    added = weight * own if held_back else unpack(shape, arrays).logits(*validation.texts)
-    loss = blend.loss_of_sum(model_weight * validation.logits + added)
-    return Fitted(shape, arrays, weight, model_weight, loss, loss_without, added)
+    added = weight * own if dev_from_training else lexicon.added(validation.texts)
+    loss = validation.loss(model_weight * validation.scores + added)
+    return FittedLexicon(lexicon, weight, model_weight, loss, added)
 
 
 def sampled(texts: Ragged, targets: np.ndarray, tokens: int) -> tuple[Ragged, np.ndarray]:
-    """Texts and their targets as they are or, where they have more than so many tokens in all, a random sample."""
-    count, total = len(texts.offsets) - 1, int(texts.offsets[-1])
+    """Return texts and their targets or, where they have more than `tokens` tokens in all, a random sample."""
+    count, total = len(texts), int(texts.offsets[-1])
     if total <= tokens:
         return texts, targets
-
     rows = np.sort(np.random.default_rng(0).choice(count, max(1, count * tokens // total), replace=False))
-    starts, ends = texts.offsets[rows], texts.offsets[rows + 1]
-    ids = np.concatenate([texts.ids[start:end] for start, end in zip(starts, ends, strict=True)])
-    return Ragged(ids, np.concatenate([[0], np.cumsum(ends - starts)])), targets[rows]
-
-
-def count_entries(texts: Ragged, vocabulary: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keys of n-grams that occur in at least `MIN_TEXTS` texts, ascending, and the number of texts of each.
-
-    If there are more than `limit`, the most frequent ones.
-    """
-    keys, counts = np.empty(0, np.int64), np.empty(0, np.int64)
-    for start in range(0, len(texts.offsets) - 1, CHUNK):
-        offsets = texts.offsets[start : start + CHUNK + 1]
-        chunk_keys, text = keys_of(texts.ids[offsets[0] : offsets[-1]], offsets - offsets[0], vocabulary)
-
-        # A key counts once per text, however often the text has it.
-        order = np.lexsort((chunk_keys, text))
-        chunk_keys, text = chunk_keys[order], text[order]
-        first_in_text = (np.diff(chunk_keys, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
-        distinct = chunk_keys[first_in_text]
-
-        keys, inverse = np.unique(np.concatenate([keys, distinct]), return_inverse=True)
-        added = np.concatenate([counts, np.ones(len(distinct), np.int64)])
-        counts = np.bincount(inverse, added, len(keys)).astype(np.int64)
-
-    frequent = counts >= MIN_TEXTS
-    keys, counts = keys[frequent], counts[frequent]
-    if len(keys) > limit:
-        most_frequent = np.sort(np.argsort(-counts, kind="stable")[:limit])
-        keys, counts = keys[most_frequent], counts[most_frequent]
-    return keys, counts
+    return texts.take(rows), targets[rows]
 
 
 def features(lexicon: Lexicon, texts: Ragged, device: torch.device) -> Tensor:
-    """TF-IDF-like features as a sparse matrix (n, entries): the idf of each entry of a text, rows of unit length."""
-    entry, text = lexicon.found(texts.ids, texts.offsets)
-    count = len(texts.offsets) - 1
+    """Return the idf of each entry of each text, rows of unit length, as a sparse matrix (n, entries)."""
+    entry, text = lexicon.find(texts)
+    count = len(texts)
     norm = np.sqrt(np.bincount(text, lexicon.idf[entry] ** 2, count))
     values = (lexicon.idf[entry] / norm[text]).astype(np.float32)
     row_starts = np.searchsorted(text, np.arange(count + 1))
@@ -167,17 +240,12 @@ def features(lexicon: Lexicon, texts: Ragged, device: torch.device) -> Tensor:
     return matrix.to(device)
 
 
-def _transposed(rows: Tensor) -> Tensor:
-    """The transpose in CSR: the columns of a matrix in CSC are its rows."""
-    columns = rows.to_sparse_csc()
-    parts = (columns.ccol_indices(), columns.row_indices(), columns.values())
-    return torch.sparse_csr_tensor(*parts, (rows.shape[1], rows.shape[0]), check_invariants=False)
-
-
 def minimise(rows: Tensor, objective: Objective, penalty: float, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Weights (entries, C) and bias (C,) that minimise the mean loss plus penalty / 2 times the squared weights."""
+    """Return weights (entries, C) and bias (C,) that minimise the mean loss + penalty / 2 * the squared weights."""
     # The gradient of the weights is a product with the transpose, made once: CSR is fast by rows, not by columns.
-    transposed = _transposed(rows)
+    by_column = rows.to_sparse_csc()
+    parts = (by_column.ccol_indices(), by_column.row_indices(), by_column.values())
+    transposed = torch.sparse_csr_tensor(*parts, (rows.shape[1], rows.shape[0]), check_invariants=False)
 
     # Frequent entries have a much larger curvature than rare ones. With each weight scaled by the inverse square root
     # of (a bound of) its own, a fifth of the iterations is enough.
@@ -216,21 +284,30 @@ def _fit_strengths(
     lexicon: Lexicon,
     texts: Ragged,
     objective: Objective,
-    blend: Blend,
+    validation: Validation,
     strengths: Sequence[float],
     report: Report,
 ) -> _Candidate:
-    """Fit the entries of a lexicon for each strength, started from the last; returns the best strength and weight."""
+    """Fit the entries of a lexicon for each strength, started from the last; return the best strength and weight.
+
+    That is the one of least loss among those within half a standard error of the best accuracy.
+    """
     rows = features(lexicon, texts, objective.targets.device)
     candidates, fitted = [], lexicon
     for done, strength in enumerate(strengths):
         report("lexicon", done, len(strengths), {})
         fitted = _fit(fitted, rows, objective, strength)
-        own = fitted.logits(*blend.validation.texts)
-        for each in (1.0,) if objective.problem == REGRESSION else WEIGHTS:
-            candidates.append(_Candidate(fitted, strength, each, blend.loss(own, each), blend.accuracy(own, each)))
+        own = fitted.added(validation.texts)
+        for weight in (1.0,) if objective.problem == REGRESSION else WEIGHTS:
+            scores = validation.combined(own, weight)
+            metrics = validation.loss(scores), validation.accuracy(scores)
+            candidates.append(_Candidate(fitted, strength, weight, *metrics))
     report("lexicon", len(strengths), len(strengths), {})
-    return _choose(candidates, len(blend.validation.labels))
+
+    best = max(candidate.accuracy for candidate in candidates)
+    margin = 0.5 * (max(0.0, best * (1 - best)) / len(validation.texts)) ** 0.5
+    close = [candidate for candidate in candidates if candidate.accuracy >= best - margin]
+    return min(close, key=lambda candidate: candidate.loss)
 
 
 def _fit(lexicon: Lexicon, rows: Tensor, objective: Objective, strength: float) -> Lexicon:
@@ -244,34 +321,17 @@ def _fit(lexicon: Lexicon, rows: Tensor, objective: Objective, strength: float) 
 
     weight, bias = minimise(rows, objective, 1 / (strength * rows.shape[0]), (weight, bias))
     scores = (weight.cpu().numpy() * lexicon.idf[:, None]).astype(np.float32)
-    return Lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, scores, bias.cpu().numpy())
+    return replace(lexicon, scores=scores, bias=bias.cpu().numpy())
 
 
-def _fit_all(best: _Candidate, texts: Ragged, validation: Validation, objective: Objective) -> Lexicon:
-    """Fit the chosen entries, with the chosen strength, to the training and the validation rows together."""
-    more = validation.texts
-    offsets = np.concatenate([texts.offsets, texts.offsets[-1] + more.offsets[1:] - more.offsets[0]])
-    together = Ragged(np.concatenate([texts.ids, more.ids]), offsets)
-    rows = features(best.lexicon, together, objective.targets.device)
-    return _fit(best.lexicon, rows, objective.extended(validation.labels), best.strength)
-
-
-def _choose(candidates: Sequence[_Candidate], rows: int) -> _Candidate:
-    """The candidate of the least loss among those within half a standard error of the best accuracy."""
-    best = max(candidate.accuracy for candidate in candidates)
-    margin = 0.5 * (max(0.0, best * (1 - best)) / rows) ** 0.5
-    close = [candidate for candidate in candidates if candidate.accuracy >= best - margin]
-    return min(close, key=lambda candidate: candidate.loss)
-
-
-def _prune(best: _Candidate, counts: np.ndarray, blend: Blend, limit: int) -> np.ndarray | None:
-    """The fewest entries that keep the validation loss within the tolerance, at most `limit`; None to keep all."""
+def _prune(best: _Candidate, counts: np.ndarray, validation: Validation, limit: int) -> np.ndarray | None:
+    """Return the fewest entries that keep the validation loss within the tolerance, at most `limit`; None for all."""
     # How much an entry changes the predictions: by its scores, in as many texts as have it.
-    importance = counts * np.square(centred(best.lexicon.scores, blend.objective.problem)).sum(1)
+    importance = counts * np.square(centred(best.lexicon.scores, validation.objective.problem)).sum(1)
     most_important = np.argsort(-importance, kind="stable")
 
     # Where hardly any loss is left, a fraction of it would be next to nothing.
-    allowed = best.loss + TOLERANCE * max(best.loss, blend.loss_without() / 10)
+    allowed = best.loss + TOLERANCE * max(best.loss, validation.loss(validation.scores) / 10)
 
     chosen = None if limit >= len(counts) else np.sort(most_important[:limit])
     for fraction in FRACTIONS:
@@ -279,14 +339,61 @@ def _prune(best: _Candidate, counts: np.ndarray, blend: Blend, limit: int) -> np
         if count >= limit:
             continue
         kept = np.sort(most_important[:count])
-        smaller = _select(best.lexicon, kept)
-        if blend.loss(smaller.logits(*blend.validation.texts), best.weight) > allowed:
+        added = best.lexicon.select(kept).added(validation.texts)
+        if validation.loss(validation.combined(added, best.weight)) > allowed:
             break
         chosen = kept
     return chosen
 
 
-def _select(lexicon: Lexicon, entries: np.ndarray) -> Lexicon:
-    """The lexicon with some of its entries."""
-    keys, idf, scores = lexicon.keys[entries], lexicon.idf[entries], lexicon.scores[entries]
-    return Lexicon(lexicon.vocabulary, keys, idf, scores, lexicon.bias)
+def centred(scores: np.ndarray, problem: str) -> np.ndarray:
+    """Return scores (..., C) without their mean over the classes, which a softmax ignores; as they are without one."""
+    return scores if problem in (MULTI, REGRESSION) else scores - scores.mean(-1, keepdims=True)
+
+
+def pack_lexicon(lexicon: Lexicon, weight: float, counts: np.ndarray, problem: str) -> Lexicon:
+    """Return a lexicon as it is stored, its scores multiplied by `weight`; `counts` are the texts of each entry.
+
+    Scores are stored as a codebook stores a table: each entry's as a few (index, weight) pairs over shared anchors.
+    """
+    scores, bias = centred(weight * lexicon.scores, problem), centred(weight * lexicon.bias, problem)
+    table = torch.from_numpy(np.ascontiguousarray(scores))
+    norm = table.norm(dim=1)
+    importance = torch.from_numpy(counts).float() * norm.square()
+    rows = Rows(table, importance / importance.mean().clamp(min=1e-12), torch.device("cpu"))
+    settings = _packing_settings(*scores.shape)
+    anchors = fit_anchors(rows, settings, torch.Generator().manual_seed(0), silent)
+    index, share, _ = pursue_all(rows, anchors, settings)
+
+    # Pairs much smaller than the entry's largest are not worth their bits; the largest one always stays.
+    size = share.abs()
+    keep = size >= 0.1 * size.amax(1, keepdim=True)
+    keep[torch.arange(len(keep)), size.argmax(1)] = True
+    weights, packing = (share * norm.unsqueeze(1))[keep], Packing(shared=len(anchors))
+    pairs = Codebook(anchors.numpy(), index[keep].numpy(), weights.numpy(), keep.sum(1).numpy(), packing)
+    return packed_lexicon(lexicon.vocabulary, lexicon.keys, lexicon.idf, pairs, bias)
+
+
+def entries_within(max_bytes: int | None, entries: int, vocabulary: int, labels: int) -> int:
+    """Return the largest number of entries, at most `entries`, that take no more than `max_bytes`."""
+    if max_bytes is None:
+        return entries
+    numbers = range(1, entries + 1)
+    return bisect_right(numbers, max_bytes, key=lambda number: most_bytes(number, vocabulary, labels))
+
+
+def most_bytes(entries: int, vocabulary: int, labels: int) -> int:
+    """Return the bytes of a stored lexicon whose entries have all the pairs they may have."""
+    settings, packing = _packing_settings(entries, labels), Packing()
+    scores = PackedSizes(
+        vocabulary=entries, dim=labels, anchors=settings.anchors, own_8=0, own_4=0, pairs=entries * settings.pairs,
+        most=settings.pairs, weight_bits=packing.weight_bits, anchor_bits=packing.anchor_bits,
+    )  # fmt: skip
+    return scores.nbytes + layout_bytes(KeySizes(entries, key_end(vocabulary)).arrays()) + 4 * labels
+
+
+def _packing_settings(entries: int, labels: int) -> DistillationSettings:
+    """Anchors and pairs that suit scores (entries, labels): more for more labels."""
+    anchors = min(2 if labels <= 2 else min(16 * labels, 256), entries)
+    pairs = 1 if labels <= 2 else 2 if labels <= 8 else 3 if labels <= 32 else 4
+    return DistillationSettings(anchors=anchors, pairs=min(pairs, anchors), rounds=6)

@@ -5,15 +5,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from ade.data.conll import TaggedDataset
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.tags import TaggedDataset
 from ade.errors import InputError
 from ade.settings import EPOCHS, TrainingSettings
 
 SOFT_TARGET_EPOCHS = EPOCHS / 4  # epochs over rows with soft targets: there are many, and they overfit less
 MAX_RATE_FACTOR = 5.0  # of the learning rate, for many classes
-DEV_SHARE, DEV_ROWS = 0.05, 2000  # fraction and maximum number of training rows held back for validation
+DEV_SHARE, DEV_ROWS = 0.05, 2000  # fraction and maximum number of training rows in the validation split
 Rows = TypeVar("Rows", Dataset, TaggedDataset)
 
 
@@ -36,16 +36,16 @@ def _class_ids(data: Dataset | TaggedDataset) -> np.ndarray:
     return data.labels if isinstance(data, Dataset) else np.concatenate(data.tags)
 
 
-def held_back(data: Rows, seed: int) -> tuple[Rows, Rows]:
+def validation_split(data: Rows, seed: int) -> tuple[Rows, Rows]:
     """Split rows at random into training rows and a validation split."""
     rest, dev = data.split(min(DEV_SHARE, DEV_ROWS / len(data)), seed)
     if len(dev) == 0 or len(rest) == 0:
-        raise InputError("no class has two rows, so no dev split can be held back; give one or more rows")
+        raise InputError("no class has two rows, so no dev split can be made; give one or more rows")
     return rest, dev
 
 
 def fit_to_data(settings: TrainingSettings, data: Dataset | TaggedDataset, mean_length: float) -> TrainingSettings:
-    """Settings adapted to a dataset, if `settings.fit_to_data`; `mean_length` is the mean number of tokens per text.
+    """Return settings adapted to a dataset, if `settings.fit_to_data`; `mean_length` is in tokens per text.
 
     More classes get a higher learning rate, shorter texts less token dropout, fewer rows more dropout, soft targets
     half of both. The number of steps follows from the rows, unless epochs or steps are given.
@@ -74,16 +74,16 @@ def _choose_steps(settings: TrainingSettings, data: Dataset | TaggedDataset) -> 
 
     With soft targets also at least `SOFT_TARGET_EPOCHS` over all rows, those without a label included.
     """
-    labelled, soft = len(data), False
-    if isinstance(data, Dataset):
-        labelled, soft = len(data) if data.labelled is None else data.labelled, data.targets is not None
+    labelled, soft_steps = len(data), 0
+    if isinstance(data, Dataset) and data.targets is not None:
+        labelled = len(data) if data.labelled is None else data.labelled
+        soft_steps = steps_of(replace(settings, epochs=SOFT_TARGET_EPOCHS), len(data))
     minimum = min(1000, max(200, labelled / 4)) * max(1.0, len(data.names) / 6) ** 0.4
-    soft_steps = steps_of(replace(settings, epochs=SOFT_TARGET_EPOCHS), len(data)) if soft else 0
     return max(round(minimum), steps_of(settings, labelled), soft_steps)
 
 
 def steps_of(settings: TrainingSettings, rows: int) -> int:
-    """Optimizer steps in the given or default number of epochs over the rows."""
+    """Return the optimizer steps in the given or default number of epochs over the rows."""
     epochs = EPOCHS if settings.epochs is None else settings.epochs
     return max(1, round(epochs * rows / settings.batch_size))
 
@@ -94,8 +94,8 @@ def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
     return settings.learning_rate * min((step + 1) / warmup, (total - step) / max(1, total - warmup))
 
 
-def class_weights(data: Dataset | TaggedDataset, settings: TrainingSettings) -> list[float] | None:
-    """Balanced class weights as in scikit-learn; for multi-label data, negatives per positive of each label.
+def class_weights(data: Dataset | TaggedDataset, settings: TrainingSettings) -> tuple[float, ...] | None:
+    """Return balanced class weights as in scikit-learn; for multi-label data, negatives per positive of each label.
 
     None if `settings.class_weights` is none.
     """
@@ -106,7 +106,7 @@ def class_weights(data: Dataset | TaggedDataset, settings: TrainingSettings) -> 
     if data.problem == MULTI:
         assert isinstance(data, Dataset)
         positives = data.labels.sum(0)
-        return ((len(data) - positives) / np.maximum(positives, 1)).clip(1e-3, 1e3).tolist()
+        return tuple(((len(data) - positives) / np.maximum(positives, 1)).clip(1e-3, 1e3).tolist())
     classes = _class_ids(data)
     counts = np.bincount(classes, minlength=len(data.names))
-    return (len(classes) / (np.maximum(counts, 1) * (counts > 0).sum())).tolist()
+    return tuple((len(classes) / (np.maximum(counts, 1) * (counts > 0).sum())).tolist())

@@ -19,14 +19,14 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from ade.data.batches import encode, sorted_batches
+from ade.configuration import CLASSIFIER, KINDS, check_kind
+from ade.data.batches import padded_batches
 from ade.data.dataset import Dataset
-from ade.data.problems import CLASSIFIER, check_kind
+from ade.data.tokens import tokenize
 from ade.devices import resolve_device
 from ade.errors import InputError, first_line
 from ade.files import cache_folder, kind_of, new_file
 from ade.progress import Report, quiet, silent
-from ade.settings import TeachingSettings
 
 TEXTS = 320_000  # number of texts to label if `variants` is -1
 MAX_VARIANTS = 20  # per text, if `variants` is -1
@@ -36,21 +36,22 @@ MAX_TOKENS = 256  # per text
 class LabelTeacher:
     """A sequence classifier that gives class probabilities of texts, its classes reordered to those of a dataset."""
 
-    def __init__(self, model: nn.Module, tokenizer: Tokenizer, order: np.ndarray, cache: Path | None = None) -> None:
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.order = order  # class i of the dataset is the teacher's class order[i]
-        self.cache = cache
-        self.named = True  # whether classes were matched by name, not by number
+    def __init__(
+        self, model: nn.Module, tokenizer: Tokenizer, order: np.ndarray, named: bool = True, cache: Path | None = None
+    ) -> None:
+        """Class i of the dataset is class order[i] of the model; `named` says that they were matched by name."""
+        self.model, self.tokenizer, self.order = model.eval(), tokenizer, order
+        self.named, self.cache = named, cache
 
     @classmethod
     def load(cls, source: str | Path, names: Sequence[str], device: str = "auto") -> "LabelTeacher":
         """Load a classifier with the classes `names` from a folder or the hub (safetensors only, no remote code)."""
         if Path(source).is_dir():
-            check_kind(source, kind_of(source), CLASSIFIER)
+            kind = kind_of(source)
+            check_kind(source, kind if kind in KINDS else CLASSIFIER, CLASSIFIER)
         try:
             with quiet():
-                model, about = AutoModelForSequenceClassification.from_pretrained(
+                model, loading = AutoModelForSequenceClassification.from_pretrained(
                     source, use_safetensors=True, output_loading_info=True, trust_remote_code=False
                 )
                 tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -58,25 +59,24 @@ class LabelTeacher:
             raise
         except Exception as error:  # transformers and safetensors raise many kinds
             raise InputError(f"{source}: not a readable sequence classifier ({first_line(error)})") from None
-        if about["missing_keys"]:
+        if loading["missing_keys"]:
             raise InputError(f"{source}: an encoder without a trained classifier on it; fine-tune it first")
         if not hasattr(tokenizer, "backend_tokenizer"):
             raise InputError(f"{source}: its tokenizer has no tokenizer.json; save it with a fast tokenizer")
-        order = _match_classes(model.config.id2label, names, source)
         plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         plain.no_padding()
-        teacher = cls(model.to(resolve_device(device)), plain, order, cache_folder())
-        teacher.named = _has_names(model.config.id2label)
-        return teacher
+        order, named = _matched(model.config.id2label, names, source)
+        return cls(model.to(resolve_device(device)), plain, order, named, cache_folder())
 
     def probabilities(self, texts: Sequence[str], report: Report = silent) -> np.ndarray:
-        """Class probabilities of the texts, (n, C), from the cache if they were computed before."""
+        """Return class probabilities of the texts, (n, C), from the cache if they were computed before."""
         if self.cache is None:
             return self._predict(texts, report)
         path = self.cache / f"{self._digest(texts)}.safetensors"
-        cached = _read_cache(path, (len(texts), len(self.order)))
-        if cached is not None:
-            return cached
+        with contextlib.suppress(OSError, SafetensorError, LookupError, TypeError, ValueError):  # none, or damaged
+            cached = load_file(path)["probabilities"].astype(np.float32)
+            if cached.shape == (len(texts), len(self.order)) and np.isfinite(cached).all():
+                return cached
 
         predicted = self._predict(texts, report).astype(np.float16)
         with contextlib.suppress(OSError, InputError):  # a run does not fail because the cache cannot be written
@@ -94,16 +94,15 @@ class LabelTeacher:
         if padding is None and not hasattr(self.model, "ade"):
             raise InputError("the teacher has no pad_token_id, so it cannot predict batches of texts")
 
-        encoded = encode(self.tokenizer, texts, max_length).to(device)
-        probabilities = np.empty((len(encoded), len(self.order)), dtype=np.float32)  # (n, C)
-        done = 0
-        for rows in sorted_batches(encoded.lengths, 65536 if device.type == "cuda" else 8192):
-            ids, mask = encoded.padded(rows, fill=padding or 0)
+        tokens = tokenize(self.tokenizer, texts, max_length)
+        probabilities = np.empty((len(tokens), len(self.order)), dtype=np.float32)  # (n, C)
+        done, batch_tokens = 0, 65536 if device.type == "cuda" else 8192
+        for rows, ids, mask in padded_batches(tokens, device, batch_tokens, padding or 0):
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 logits = self.model(input_ids=ids, attention_mask=mask.long()).logits
             probabilities[rows] = logits.float().softmax(1).cpu().numpy()[:, self.order]
             done += len(rows)
-            report("teacher", done, len(encoded), {})
+            report("teacher", done, len(tokens), {})
         if not np.isfinite(probabilities).all():
             raise InputError("the teacher's probabilities are not finite: its weights are damaged, or it diverged")
         return probabilities
@@ -120,53 +119,40 @@ class LabelTeacher:
         return digest.hexdigest()[:32]
 
 
-def _read_cache(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """Cached probabilities; None if there are none, or the file is damaged."""
-    try:
-        cached = load_file(path)["probabilities"].astype(np.float32)
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError):  # what damaged files raise
-        return None
-    return cached if cached.shape == shape and np.isfinite(cached).all() else None
-
-
-def _match_classes(id2label: dict[int, str], names: Sequence[str], source: str | Path) -> np.ndarray:
-    """The teacher's class id of each of `names`, (C,): by name, or by number if the teacher's classes have no names."""
+def _matched(id2label: dict[int, str], names: Sequence[str], source: str | Path) -> tuple[np.ndarray, bool]:
+    """The teacher's class id of each of `names`, (C,): by name, or by number where its classes have no names."""
     if len(id2label) != len(names):
         raise InputError(f"{source}: has {len(id2label)} classes, the data has {len(names)}")
     if len(set(names)) < len(names):
         raise InputError("the data has two classes of the same name, so they cannot be matched with the teacher's")
-    if not _has_names(id2label):
-        return np.arange(len(names))
+    if all(name == f"LABEL_{i}" for i, name in id2label.items()):  # the defaults of transformers
+        return np.arange(len(names)), False
     label2id = {name: i for i, name in id2label.items()}
     missing = [name for name in names if name not in label2id]
     if missing:
         raise InputError(f"{source}: does not know the class '{missing[0]}'; it has {', '.join(list(label2id)[:5])}")
-    return np.array([label2id[name] for name in names])
+    return np.array([label2id[name] for name in names]), True
 
 
-def _has_names(id2label: dict[int, str]) -> bool:
-    return any(name != f"LABEL_{i}" for i, name in id2label.items())  # LABEL_0, ... are the defaults of transformers
-
-
-def taught(
+def with_soft_targets(
     data: Dataset,
     teacher: LabelTeacher,
-    settings: TeachingSettings | None = None,
     unlabelled: Sequence[str] = (),
+    variants: int = -1,
+    trust: float = 0.5,
     report: Report = silent,
 ) -> Dataset:
-    """A dataset with soft targets from a teacher, augmented by unlabelled texts and by variants of all texts.
+    """Return a dataset with soft targets from a teacher, augmented by unlabelled texts and by variants of all texts.
 
-    The targets of labelled rows are a weighted average of the label and the teacher's probabilities. Hold back
-    validation rows before calling this.
+    The targets of labelled rows are a weighted average of the label and the teacher's probabilities, which have the
+    weight `trust`. Of each text there are `variants` variants; -1 chooses by the number of rows. Split validation rows
+    off before calling this.
     """
-    settings = settings or TeachingSettings()
     texts, added = list(data.texts), list(unlabelled)
-    count = settings.variants
-    if count < 0:
-        count = min(MAX_VARIANTS, round(TEXTS / max(1, len(texts) + len(added))))
+    if variants < 0:
+        variants = min(MAX_VARIANTS, round(TEXTS / max(1, len(texts) + len(added))))
     known = set(texts + added)
-    added += [text for text in dict.fromkeys(variants(texts + added, count)) if text and text not in known]
+    added += [text for text in dict.fromkeys(variants_of(texts + added, variants)) if text and text not in known]
 
     # Classes matched by number may be in another order: then teacher and labels disagree.
     targets = teacher.probabilities(texts + added, report)  # (n, C)
@@ -179,13 +165,13 @@ def taught(
         )
 
     one_hot = np.eye(len(data.names), dtype=np.float32)[data.labels]
-    targets[labelled] = (1 - settings.trust) * one_hot + settings.trust * targets[labelled]
+    targets[labelled] = (1 - trust) * one_hot + trust * targets[labelled]
     labels = np.concatenate([data.labels, targets[len(texts) :].argmax(1)])
     return replace(data, texts=texts + added, labels=labels, targets=targets, labelled=len(texts))
 
 
-def variants(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
-    """Data augmentation: `count` variants of each text, a random span of at least 60% of its words with words dropped.
+def variants_of(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
+    """Return `count` variants of each text: a random span of at least 60% of its words, with words dropped.
 
     A variant need not have the label of its text, so only a teacher can label it.
     """

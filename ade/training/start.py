@@ -1,65 +1,153 @@
-"""Where a classifier starts: at random on a codebook, or from an encoder that has read much text already."""
+"""What a model starts from: a codebook or an encoder that is given, or a teacher's table, distilled once and kept.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+A kept codebook is found by the content of its teacher (table and tokenizer), the settings of the distillation and, for
+a model of a given size, the training texts.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ade.codebook import Codebook
-from ade.coded_embedding import CodedDictionary
-from ade.compression.coded_table import CodedTable
-from ade.compression.table import PackedTable
+from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, Config, check_kind, default_heads
+from ade.data.dataset import Dataset
+from ade.data.tags import TaggedDataset
+from ade.distillation import distill
 from ade.errors import InputError
-from ade.packing.pairs import EMBEDDING_PREFIX
-from ade.packing.unpack import unpacked
-from ade.sentence_encoder import SentenceEncoder
-from ade.settings import Architecture, TrainingSettings
+from ade.files import cache_folder
+from ade.folder import Saved, new_model
+from ade.progress import Report, silent
+from ade.settings import Architecture, DistillationSettings, TrainingSettings
+from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
+from ade.training.schedule import class_weights
 
-SHARED = ("ade.norm.", "ade.sat.", "ade.layers.", "pooler.")  # layers that a classifier takes over
+if TYPE_CHECKING:
+    from ade.folder_budget import ByteShares
 
-
-@dataclass(frozen=True)
-class Start:
-    """The codebook and the layers of a trained encoder."""
-
-    codebook: Codebook | CodedTable
-    weights: dict[str, Tensor]
-    layers: int
-    heads: int
-    position_scale: float
-
-    def fitted(self, training: TrainingSettings, shape: Architecture) -> tuple[TrainingSettings, Architecture]:
-        """The settings with those that the layers were trained with."""
-        shape = replace(shape, attend="tokens", layers=self.layers, heads=self.heads)
-        return replace(training, position_scale=self.position_scale), shape
+FORMAT = 3  # of kept codebooks; a higher number makes them again
+SHAPE = ("attend", "sat", "layers", "positions", "pooling")  # settings that an encoder has chosen already
 
 
-def start_from(folder: str | Path) -> Start:
-    """Read what a classifier takes over from an encoder: a folder, or a name on the hub."""
-    encoder = SentenceEncoder.load(folder, "cpu")
-    config, state = unpacked(encoder.model.config.to_dict(), encoder.model.arrays())
-    about = {name: value for name, value in encoder.model.config.about.items() if name in ("teacher", "license")}
-    codebook = _codebook_of(encoder, state, about)
-    taken = {name: torch.from_numpy(array) for name, array in state.items() if name.startswith(SHARED)}
-    heads, scale = int(config["num_attention_heads"]), float(config["position_scale"])
-    return Start(codebook, taken, int(config["layers"]), heads, scale)
+def start_from(
+    start: Saved | str | Path | None = None,
+    teacher: Teacher | str | Path | None = None,
+    settings: DistillationSettings | None = None,
+    report: Report = silent,
+) -> Saved:
+    """Return the codebook or encoder that is given or in a folder; without one the codebook of a teacher."""
+    if start is not None:
+        if teacher is not None:
+            raise InputError("--from is used as it is, --teacher is distilled into a codebook: give one of them")
+        saved = start if isinstance(start, Saved) else Saved.read(start)
+        if saved.config.kind not in (CODEBOOK, ENCODER):
+            check_kind("--from" if isinstance(start, Saved) else start, saved.config.kind, ENCODER)
+        return saved
+
+    loaded = _loaded(teacher)
+    if settings is None:
+        usual = DistillationSettings()
+        anchors = min(usual.anchors, len(loaded.table))  # a small table has no more anchors than tokens
+        settings = replace(usual, anchors=anchors, pairs=min(usual.pairs, anchors))
+    chosen = {name: value for name, value in asdict(settings).items() if name != "device"}
+    return kept(_key(loaded, chosen), lambda: distill(loaded, settings, report=report))
 
 
-def _codebook_of(
-    encoder: SentenceEncoder, state: Mapping[str, np.ndarray], about: Mapping[str, Any]
-) -> Codebook | CodedTable:
-    """The codebook of an encoder, or its table in codes; `state` are its arrays with pairs in float32."""
-    layer = encoder.model.ade.embedding
-    if isinstance(layer, CodedDictionary):
-        if not isinstance(layer.coded, PackedTable):
-            raise InputError("--from: the table of this encoder is as training left it; save the encoder with `save`")
-        return CodedTable(layer.coded, encoder.tokenizer, about)
-    anchors, indices, weights, counts = (
-        torch.from_numpy(np.ascontiguousarray(state[EMBEDDING_PREFIX + name]))
-        for name in ("anchors", "indices", "weights", "counts")
+def start_for_size(
+    rows: Dataset,
+    size: int,
+    start: Saved | str | Path | None = None,
+    teacher: Teacher | str | Path | None = None,
+    lexicon: bool = True,
+    report: Report = silent,
+) -> "tuple[Saved, ByteShares]":
+    """Return what a model on these rows starts from whose folder has at most `size` bytes, and how they are divided."""
+    from ade.folder_budget import distill_for_model, shares_of  # with tokenizers and budgets: only where needed
+
+    given = None if start is None else start_from(start, teacher)
+    source = _loaded(teacher) if given is None else Teacher.of(given)
+    key = _key(source, {"size": size, "names": rows.names, "lexicon": lexicon}, rows.texts)
+    fitted = kept(key, lambda: distill_for_model(source, rows.texts, size, rows.names, None, lexicon, report))
+    if given is None or given.config.kind == CODEBOOK:
+        return fitted, shares_of(fitted)
+
+    # The encoder's layers stay: their input is normalised, so that the length of a row does not matter.
+    assert isinstance(fitted.table, Codebook)
+    return replace(given, tokenizer=fitted.tokenizer, table=fitted.table.normalised()), shares_of(fitted)
+
+
+def start_for_encoder(
+    texts: Sequence[str], size: int, teacher: Teacher, outputs: int, layers: int, report: Report = silent
+) -> Saved:
+    """Return the codebook for an encoder whose folder has at most `size` bytes: see `shares_of`."""
+    from ade.folder_budget import distill_for_encoder
+
+    key = _key(teacher, {"encoder": size, "outputs": outputs, "layers": layers}, texts)
+    return kept(key, lambda: distill_for_encoder(teacher, texts, size, outputs, layers, None, report))
+
+
+def untrained(start: Saved, config: Config, seed: int) -> Saved:
+    """Return an untrained model on the table that it starts from; layers of an encoder are taken over."""
+    if start.config.kind == CODEBOOK and isinstance(start.table, Codebook):
+        start = replace(start, table=start.table.normalised())
+    return new_model(start, config, seed)
+
+
+def config_for(
+    start: Saved, data: Dataset | TaggedDataset, architecture: Architecture, settings: TrainingSettings
+) -> Config:
+    """Return the configuration of a model on labelled data."""
+    known = {name: start.config.metadata.get(name) for name in ("teacher", "license", "cosine")}
+    of_texts = isinstance(data, Dataset)
+    return Config(
+        kind=CLASSIFIER if of_texts else TAGGER,
+        labels=tuple(data.names),
+        label_type=data.label_type if isinstance(data, Dataset) else "str",
+        problem=data.problem if of_texts else None,
+        dropout=settings.dropout,
+        token_dropout=settings.token_dropout,
+        class_weights=class_weights(data, settings),
+        metadata={name: value for name, value in {**known, "data": data.name, "rows": len(data)}.items() if value},
+        **shape_of(start, architecture, settings.position_scale),
     )
-    return Codebook.from_pairs(anchors, indices, weights, counts, encoder.tokenizer, None, **about)
+
+
+def shape_of(start: Saved, architecture: Architecture, position_scale: float) -> dict[str, Any]:
+    """Return the fields of a model's configuration that its layers follow from; an encoder's are taken over."""
+    source = start.config if start.config.kind == ENCODER else architecture
+    shape = {name: getattr(source, name) for name in SHAPE}
+    shape["heads"] = source.heads or default_heads(start.table.dim)
+    shape["position_scale"] = start.config.position_scale if start.config.kind == ENCODER else position_scale
+    bits = architecture.layer_bits if start.packed else 0
+    return {**shape, "max_tokens": architecture.max_tokens, "layer_bits": bits}
+
+
+def kept(key: str, make: Callable[[], Saved]) -> Saved:
+    """Return what the cache keeps under a key, or a new one, which is written there."""
+    folder = cache_folder() / "codebooks" / key
+    if folder.is_dir():
+        with suppress(InputError):  # a damaged one is made again
+            return Saved.read(folder)
+    made = make()
+    with suppress(OSError, InputError):  # a run does not fail because the cache cannot be written
+        made.save(folder, overwrite=True)
+    return made.rounded()
+
+
+def _loaded(teacher: Teacher | str | Path | None) -> Teacher:
+    return teacher if isinstance(teacher, Teacher) else load_teacher(DEFAULT_TEACHER if teacher is None else teacher)
+
+
+def _key(teacher: Teacher, chosen: Mapping[str, Any], texts: Iterable[str] = ()) -> str:
+    """A hash of the teacher's content, of the settings and of texts."""
+    described = json.dumps([FORMAT, teacher.name, teacher.license, dict(chosen)], sort_keys=True)
+    digest = hashlib.sha256(described.encode())
+    digest.update(teacher.tokenizer.to_str().encode())
+    for start in range(0, len(teacher.table), 8192):
+        digest.update(teacher.table[start : start + 8192].float().contiguous().numpy().tobytes())
+    for text in texts:
+        digest.update(hashlib.sha256(text.encode("utf8")).digest())
+    return digest.hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Optimizer steps; on a single GPU the step for each batch shape is captured as a CUDA graph and replayed.
+"""Optimizer steps; on a GPU the step for each batch shape is captured as a CUDA graph and replayed.
 
 A step of a small model is some hundred kernels that run faster than they are launched; a graph launches them at once.
 The graph also cuts the batch out of the token ids on the device, so that a step transfers only the starts and lengths
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ade.data.batches import Encoded
-from ade.data.problems import MULTI, MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD, REGRESSION
-from ade.data.tag_tokens import UNLABELLED
+from ade.data.batches import DeviceTokens
+from ade.data.problems import MULTI, REGRESSION
+from ade.data.tags import UNLABELLED
+from ade.decision import MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD
 
 MAX_NORM = 1.0  # gradients are clipped to this norm
 BUCKET = 16  # with CUDA graphs, lengths are padded to a multiple of this
@@ -34,51 +34,47 @@ class TrainStep:
 
     def __init__(
         self,
-        accelerator: Accelerator,
         model: PreTrainedModel,
         learning_rate: float,
         weight_decay: float,
-        texts: Encoded,
-        labels: Tensor | Encoded,
-        record: bool | None = None,
+        texts: DeviceTokens,
+        labels: Tensor | DeviceTokens,
     ) -> None:
-        """`labels` are (n,) or (n, C), one per text, or one per token; `record` None uses CUDA graphs if possible."""
-        self.accelerator, self.texts, self.labels = accelerator, texts, labels
-        self.problem = model.config.problem_type
+        """`labels` are (n,) or (n, C), one per text, or one per token; the model is on its device."""
+        self.model, self.device, self.texts, self.labels = model, model.device, texts, labels
+        self.problem = model.settings.problem
         # The shapes of `attend="anchors"` depend on the tokens, so they are not known when a graph is captured.
-        single_gpu = accelerator.device.type == "cuda" and accelerator.num_processes == 1
-        self.record = single_gpu and model.config.attend != "anchors" if record is None else record
+        cuda = self.device.type == "cuda"
+        self.record = cuda and model.settings.attend != "anchors"
+        self.bf16 = cuda and torch.cuda.is_bf16_supported()
 
         # A graph reads the learning rate from a tensor: a number would be captured as a constant.
-        rate = torch.tensor(learning_rate, device=accelerator.device) if self.record else learning_rate
+        rate = torch.tensor(learning_rate, device=self.device) if self.record else learning_rate
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        adamw = torch.optim.AdamW(trained, rate, weight_decay=weight_decay, fused=True, capturable=self.record)
-        self.wrapped, self.optimizer = accelerator.prepare(model, adamw)
+        self.optimizer = torch.optim.AdamW(trained, rate, weight_decay=weight_decay, fused=True, capturable=self.record)
         self._captured: dict[tuple[int, int], _Captured | None] = {}  # by batch shape; None after its first step
 
     def step(self, rows: np.ndarray, seed: int, rate: float) -> Tensor:
-        """One step on rows, shared by all processes; returns summed loss and correct predictions (2,) on the device."""
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        rows = rows[rank::world] if len(rows) >= world else rows
-        torch.manual_seed(seed * world + rank)
+        """One step on rows; returns summed loss and correct predictions (2,) on the device."""
+        torch.manual_seed(seed)
         for group in self.optimizer.param_groups:
             if self.record:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        self.wrapped.train()
+        self.model.train()
 
         spans = self.texts.spans(rows)
         length = int(spans[1].max())
         place = torch.from_numpy(np.vstack([spans, rows]))  # (3, B)
         if not self.record:
-            return self._run(place.to(self.accelerator.device), length) * world
+            return self._run(place.to(self.device), length)
 
         length = -(-length // BUCKET) * BUCKET
         shape = (len(rows), length)
         if shape not in self._captured:  # a shape's first step is a warm-up, which allocates memory, as CUDA asks for
             self._captured[shape] = None
-            return self._run(place.to(self.accelerator.device), length)
+            return self._run(place.to(self.device), length)
         captured = self._captured[shape] or self._capture(place, length)
         captured.place.copy_(place, non_blocking=True)
         captured.graph.replay()
@@ -86,7 +82,7 @@ class TrainStep:
 
     def _capture(self, place: Tensor, length: int) -> _Captured:
         """Capture the graph of a batch shape; all graphs share one memory pool."""
-        graph, place = torch.cuda.CUDAGraph(), place.to(self.accelerator.device)
+        graph, place = torch.cuda.CUDAGraph(), place.to(self.device)
         pools = [each.graph.pool() for each in self._captured.values() if each is not None]
         with torch.cuda.graph(graph, pool=pools[0] if pools else None):
             sums = self._run(place, length)
@@ -97,13 +93,14 @@ class TrainStep:
         """Forward, backward and optimizer step on texts at `place` (3, B): start, length and row of each."""
         self.optimizer.zero_grad()
         ids, mask = self.texts.gather(place[:2], length)
-        if isinstance(self.labels, Encoded):
+        if isinstance(self.labels, DeviceTokens):
             labels = self.labels.gather(place[:2], length, fill=UNLABELLED)[0]
         else:
             labels = self.labels[place[2]]
-        output = self.wrapped(ids, mask, labels)
-        self.accelerator.backward(output.loss)
-        self.accelerator.clip_grad_norm_(self.wrapped.parameters(), MAX_NORM)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            output = self.model(ids, mask, labels)
+        output.loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
         self.optimizer.step()
         accuracy = _accuracy(output[1].detach(), labels, self.problem)  # of the scores, which come after the loss
         return torch.stack([output.loss.detach(), accuracy]) * len(labels)  # (2,)

@@ -5,9 +5,9 @@ const BATCH = 32; // texts at a time
 
 export class Classifier {
   // `ort` is onnxruntime-web, `read` gives the bytes of a file of the folder.
-  static async load(ort, read, file = "model.int8.onnx") {
+  static async load(ort, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
-    const [config, tokenizer, model] = await Promise.all([json("config.json"), json("tokenizer.json"), read(file)]);
+    const [config, tokenizer, model] = await Promise.all([json("config.json"), json("tokenizer.json"), read("model.onnx")]);
     return new Classifier(ort, config, new Tokenizer(tokenizer, {}), await ort.InferenceSession.create(model));
   }
 

@@ -1,4 +1,4 @@
-// node classify.mjs DIR [--fp32] [--json] TEXT...     what `ade predict` says, without Python
+// node classify.mjs DIR [--json] TEXT...     what `ade predict` says, without Python
 // Without a text, each line of standard input is one.
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -7,15 +7,13 @@ import * as ort from "onnxruntime-web";
 import { Classifier } from "./classify.js";
 
 async function main([folder, ...rest]) {
-  const flags = rest.filter((word) => word === "--fp32" || word === "--json");
-  let texts = rest.filter((word) => !flags.includes(word));
+  let texts = rest.filter((word) => word !== "--json");
   if (!folder || folder.startsWith("--")) throw new Error("give the folder that 'ade export' wrote, then texts");
   if (!texts.length) texts = (await whole(process.stdin)).replace(/\r?\n$/, "").split(/\r?\n/);
   ort.env.wasm.numThreads = 1; // a model this small is faster without
-  const file = flags.includes("--fp32") ? "model.onnx" : "model.int8.onnx";
-  const classifier = await Classifier.load(ort, (name) => readFile(join(folder, name)), file);
+  const classifier = await Classifier.load(ort, (name) => readFile(join(folder, name)));
   const answers = await classifier.classify(texts);
-  if (flags.includes("--json")) console.log(JSON.stringify(answers));
+  if (rest.includes("--json")) console.log(JSON.stringify(answers));
   else for (const { decided, labels } of answers) console.log(line(decided, labels));
 }
 

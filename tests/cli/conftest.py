@@ -8,7 +8,7 @@ import pytest
 from ade.settings import STRONG
 from ade.training.loop import fit_model
 
-SPEED = ["--steps", "100", "--batch-size", "16", "--learning-rate", "0.02", "--device", "cpu"]
+SPEED = ["--set", "steps=100", "--set", "batch_size=16", "--set", "learning_rate=0.02", "--device", "cpu"]
 
 
 @pytest.fixture(scope="session")

@@ -1,99 +1,122 @@
-"""The command line, run as a user runs it; every verb, and every bad input the same way: one line, status 2."""
+"""What all verbs share: help, `--set`, --quiet and --verbose, one line for every bad input, tables that fit."""
 
 import json
+import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from ade import __version__
 from ade.cli import demo, display
-from ade.data.problems import Prediction, Tagged
-from ade.files import new_folder
+from ade.cli.inspection import print_words
+from ade.cli.main import app_with
+from ade.cli.making import TRAINING, print_training
+from ade.cli.serving import print_export
+from ade.cli.writing import format_prediction
+from ade.decision import Prediction, Tagged
+from ade.errors import InputError
+from ade.files import looks_like_hub_name, new_folder
+from ade.inspector.words import AnchorUse, TokenAnchors
 from ade.settings import DistillationSettings
 from ade.training.checkpoints import claimed
 from tests.cli.conftest import SPEED
 
+VERBS = typer.main.get_command(app_with()).commands
+MAX_OPTIONS, MAX_TRAINING_OPTIONS, MAX_IN_ALL, SCREEN = 18, 16, 110, 40
 
-def test_from_teacher_to_prediction(ade, teacher_folder, topic_folder, tmp_path):
-    book, model = tmp_path / "book", tmp_path / "model"
-    distill = ("distill", "--teacher", teacher_folder, "--out", book, "--anchors", 10, "--pairs", 3)
-    train = ("train", "--codebook", book, "--data", topic_folder, "--out", model, *SPEED)
-    for words in (distill, train):
-        status, _, errors = ade(*words)
-        assert (status, errors) == (0, "")
 
-    status, out, _ = ade("evaluate", model, "--data", topic_folder, "--json")
-    figures = json.loads(out)
+# -- help ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_short_and_shows_every_default(verb, ade):
+    status, out, _ = ade(verb, "--help")
     assert status == 0
-    expected = {"accuracy", "macro_f1", "precision", "recall", "n", "labels", "confusion", "classes", "confused"}
-    assert set(figures) == expected
-    assert figures["accuracy"] > 0.9
-    assert figures["n"] == 100
-    (tmp_path / "texts.txt").write_text("the coach and the team\n\nlunar probe\n")
-    status, out, _ = ade("predict", model, tmp_path / "texts.txt")
-    lines = [line.split("\t") for line in out.splitlines()]
-    assert [label for label, _ in lines][::2] == ["sport", "space"]
-    assert len(lines) == 3
-    assert all(0 <= float(probability) <= 1 for _, probability in lines)
-    status, out, _ = ade("predict", model, tmp_path / "texts.txt", "--json")
-    assert json.loads(out)["predictions"][2]["label"] == "space"
-    for source in (book, model):
-        status, out, _ = ade("inspect", source, "bank", "comet", "--json")
-        words = json.loads(out)["words"]
-        assert [word["word"] for word in words] == ["bank", "comet"]
-        assert 1 <= len(words[0]["anchors"]) <= 3
-        assert words[0]["anchors"][0]["nearest"]
+    assert max(map(len, out.splitlines())) <= 80
+    context = VERBS[verb].make_context(verb, [], resilient_parsing=True)
+    options = [each for each in VERBS[verb].params if each.param_type_name == "option"]
+    assert len(options) <= (MAX_TRAINING_OPTIONS if verb == "train" else MAX_OPTIONS)
+    for option in options:
+        if option.default not in (None, False, "") and not callable(option.default):
+            assert "default: " in option.get_help_record(context)[1], option.name
 
 
-def test_every_verb_speaks_to_people_too(ade, trained, topic_folder):
-    for words, expected in (
-        (("evaluate", trained, "--data", topic_folder), "macro F1"),
-        (("inspect", trained, "bank"), "nearest words"),
-        (("params",), "2,367,749"),
-    ):
-        status, out, errors = ade(*words)
-        assert (status, errors) == (0, "")
-        assert expected in out
-        assert max(map(len, out.splitlines())) <= 80
-        assert "\x1b" not in out
+def test_help_fits_a_screen_and_cuts_no_sentence(ade):
+    options = sum(each.param_type_name == "option" for verb in VERBS.values() for each in verb.params)
+    assert options + len(typer.main.get_command(app_with()).params) <= MAX_IN_ALL
+    for words in (("--help",), ("train", "--help")):
+        assert ade(*words)[1].count("\n") <= SCREEN
+    assert ade() == ade("--help")  # no words at all are a call for help
+    listed = dict(re.findall(r"^  ([\w-]+) {2,}(\w.*)$", ade("--help")[1].split("Commands:")[1], re.MULTILINE))
+    assert {*listed} == {*VERBS}
+    for verb, sentence in listed.items():
+        assert sentence == VERBS[verb].help.split("\n")[0]
 
 
-def test_params_json(ade):
-    status, out, _ = ade("params", "--json")
+def test_version(ade):
+    assert ade("--version") == (0, f"ade {__version__}\n", "")
+
+
+def test_settings_without_an_option_are_listed(ade):
+    status, out, _ = ade("train", "--set", "help")  # needs nothing else
+    text = " ".join(out.split())
     assert status == 0
-    assert json.loads(out)["total_trainable"] == 2_367_749
+    assert "batch_size 64 (paper: 32) texts per optimizer step" in text
+    assert "lexicon true (paper: false)" in text
+    assert max(map(len, out.splitlines())) <= 100
+    for setting in TRAINING.options:  # these have one
+        assert f"\n{setting} " not in out
+    assert "max_texts" in ade("serve", "--set", "help")[1]
 
 
-def test_a_target_that_cannot_be_written_is_found_out_first(
-    ade, book, trained, teacher_folder, topic_folder, tmp_path, monkeypatch
-):
-    """Before the work: a file stands where a folder is needed."""
-    for place in ("distillation.distill", "training.loop._prepare", "integrations.onnx_export.write_export"):
-        monkeypatch.setattr(f"ade.{place}", lambda *_, **__: pytest.fail("worked in vain"))
-    (tmp_path / "file").touch()
-    for words in (
-        ("distill", "--teacher", teacher_folder),
-        ("train", "--codebook", book, "--data", topic_folder),
-        ("train", "--codebook", book, "--data", topic_folder, "--distill-from", trained),
-        ("export", trained),
+def test_settings_are_read_by_their_type():
+    given = ["steps=100", "learning-rate=0.02", "lexicon=false", "attend=anchors", "lexicon_size=1kB"]
+    assert TRAINING.parse(given) == {
+        "steps": 100, "learning_rate": 0.02, "lexicon": False, "attend": "anchors", "lexicon_size": "1kB",
+    }  # fmt: skip
+    assert TRAINING.parse(None) == {}
+    for word, message in (
+        ("steps", "write NAME=VALUE"),
+        ("steps=many", "a whole number is needed, not 'many'"),
+        ("dropout=", "a number is needed"),
+        ("lexicon=maybe", "true or false, not 'maybe'"),
+        ("attend=all", "one of tokens, anchors, not 'all'"),
+        ("droput=0.1", "no setting 'droput'; do you mean dropout?"),
+        ("device=cpu", "no setting 'device'"),
     ):
-        for out, message in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "out", "cannot be made a folder")):
-            status, _, errors = ade(*words, "--out", out)
-            assert status == 2
-            assert message in errors, errors
+        with pytest.raises(InputError, match=re.escape(message)):
+            TRAINING.parse([word])
 
 
-def test_a_folder_that_another_process_writes_is_refused(ade, book, trained, teacher_folder, topic_folder, tmp_path):
-    out = tmp_path / "out"
-    with claimed(out, "refuse"):
-        status, _, errors = ade("train", "--codebook", book, "--data", topic_folder, "--out", out)
-        assert (status, f"{out}: another run is writing there" in errors) == (2, True)
-    with new_folder(out, set()) as draft:
-        for words in (("distill", "--teacher", teacher_folder), ("export", trained)):
-            status, _, errors = ade(*words, "--out", out)
-            assert (status, f"{out}: another run is writing there" in errors) == (2, True)
-        assert draft.exists()
+def test_quiet_and_verbose_stand_anywhere(ade, trained, tmp_path):
+    (tmp_path / "a.csv").write_text("review,topic\ngoal,sport\nbank,money\n")
+    words = ("evaluate", trained, tmp_path / "a.csv")
+    status, out, errors = ade(*words)
+    assert (status, "texts of the column 'review'" in errors) == (0, True)
+    for quiet in ((*words, "--quiet"), ("-q", *words)):
+        assert ade(*quiet) == (0, out, "")
+    assert ade(*words)[2] == errors  # only where it was asked for
+
+    status, _, errors = ade("evaluate", trained, tmp_path / "none.csv", "-v")
+    assert status == 2
+    assert errors.startswith("Traceback")
+    assert errors.endswith(f"ade: {tmp_path / 'none.csv'}: no such file or folder\n")
+    assert ade(*words, "-q", "-v")[2].endswith("ade: --quiet says less, --verbose says more: give one of them\n")
+
+
+def test_progress_is_shown_unless_quiet(ade, teacher_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADE_PROGRESS", "1")
+    monkeypatch.setattr("ade.progress.SECONDS", 0)
+    words = ("distill", "--teacher", teacher_folder, "--anchors", 5, "--pairs", 2, "--out")
+    status, _, errors = ade(*words, tmp_path / "a")
+    assert (status, errors != "") == (0, True)
+    assert ade(*words, tmp_path / "b", "--quiet")[::2] == (0, "")
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
 
 
 def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topic_folder, teacher_folder, tmp_path):
@@ -110,32 +133,36 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topi
     empty.touch()
     out = tmp_path / "out"
     distill = ("distill", "--teacher", teacher_folder, "--out", out)
-    train = ("train", "--codebook", book, "--out", out)
+    train = ("train", "--from", book, "--out", out)
     before = sorted(path.name for path in tmp_path.iterdir())
     cases = [
         ((*distill, "--anchors", 5000), "5000 anchors, but the teacher has only"),
         ((*distill, "--anchors", 5, "--pairs", 6), "pairs must lie between"),
+        ((*distill, "--codes"), "--codes needs --size"),
         (("distill", "--teacher", tmp_path / "none.txt", "--out", out), "none.txt"),
         (("distill", "--teacher", teacher_folder, "--out", full), "something else"),
-        ((*distill, "--solver", "magic"), "magic"),
+        ((*distill, "--set", "solver=magic"), "magic"),
+        ((*distill, "--set", "seed=99999999999999"), "4294967295"),
         ((*distill, "--corpus", tmp_path / "none.txt"), "No such file"),
-        ((*train, "--data", tmp_path / "none.csv"), "no such file"),
-        ((*train, "--data", empty), "empty"),
-        ((*train, "--data", one_class), "at least two classes"),
-        ((*train, "--data", topic_folder, "--text-column", "body"), "no column 'body'"),
-        ((*train, "--data", unseen), "not trained on: z"),
-        ((*train, "--data", topic_folder, "--heads", 3), "not divisible by 3 heads"),
-        ((*train, "--data", topic_folder, "--epochs", 1, "--steps", 1), "give one of them"),
-        (("train", "--codebook", full, "--data", topic_folder, "--out", out), "not a codebook folder"),
-        (("train", "--codebook", book, "--data", topic_folder, "--out", full), "something else"),
-        (("evaluate", full, "--data", topic_folder), "not a model folder"),
-        (("evaluate", trained, "--data", topic_folder, "--split", "dev"), "has no dev file"),
+        ((*train, tmp_path / "none.csv"), "no such file"),
+        ((*train, empty), "empty"),
+        ((*train, one_class), "at least two classes"),
+        ((*train, topic_folder, "--text-column", "body"), "no column 'body'"),
+        ((*train, unseen), "not trained on: z"),
+        ((*train, topic_folder, "--set", "heads=3"), "not divisible by 3 heads"),
+        ((*train, topic_folder, "--epochs", 1, "--set", "steps=1"), "give one of them"),
+        ((*train, topic_folder, "--resume", "--overwrite"), "give one of them"),
+        ((*train, topic_folder, "--unlabelled", one_class), "--distill-from"),
+        ((*train, topic_folder, topic_folder), "extra argument"),
+        (("train", "--from", full, topic_folder, "--out", out), "not a"),
+        (("train", "--from", book, topic_folder, "--out", full), "something else"),
+        (("evaluate", full, topic_folder), "not a model folder"),
+        (("evaluate", trained, topic_folder, "--split", "dev"), "has no dev file"),
         (("predict", trained, tmp_path / "none.txt"), "No such file"),
         (("predict", trained, trained / "model.safetensors"), "not UTF-8"),
         (("inspect", full, "word"), "not a model folder"),
-        (("params", "--dim", 0), "dim"),
         (("nonsense",), "nonsense"),
-        ((*train,), "data"),
+        ((*train,), "DATA"),
     ]
     for words, message in cases:
         status, output, errors = ade(*words)
@@ -147,23 +174,62 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topi
     assert (full / "precious.txt").read_text() == "mine"
 
 
-def test_no_words_at_all_is_a_call_for_help(ade):
-    status, out, _ = ade()
-    assert status == 0
-    assert "distill" in out
-    assert out.count("\n") > 10
+def test_a_target_that_cannot_be_written_is_found_out_first(
+    ade, book, trained, teacher_folder, topic_folder, tmp_path, monkeypatch
+):
+    """Before the work: a file stands where a folder is needed, or another process writes there."""
+    for place in ("distillation.distill", "training.loop.model_of", "integrations.onnx._write_model"):
+        monkeypatch.setattr(f"ade.{place}", lambda *_, **__: pytest.fail("worked in vain"))
+    (tmp_path / "file").touch()
+    distill, train, export = ("distill", "--teacher", teacher_folder), ("train", "--from", book), ("export", trained)
+    for words in (distill, (*train, topic_folder), (*train, topic_folder, "--distill-from", trained), export):
+        for out, message in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "out", "cannot be made a folder")):
+            status, _, errors = ade(*words, "--out", out)
+            assert status == 2
+            assert message in errors, errors
+
+    out = tmp_path / "out"
+    with claimed(out, "refuse"):
+        assert f"{out}: another run is writing there" in ade(*train, topic_folder, "--out", out)[2]
+    with new_folder(out, set()) as draft:
+        for words in (distill, export):
+            assert f"{out}: another run is writing there" in ade(*words, "--out", out)[2]
+        assert draft.exists()
 
 
-def test_labels_that_look_like_markup(ade, book, tmp_path):
-    (tmp_path / "odd.csv").write_text("text,label\n" + "goal,[/x]\nbank,[bold]\n" * 20)
-    words = ("train", "--codebook", book, "--data", tmp_path / "odd.csv", "--out", tmp_path / "odd", *SPEED)
-    assert ade(*words)[0] == 0
-    status, out, _ = ade("evaluate", tmp_path / "odd", "--data", tmp_path / "odd.csv")
-    assert status == 0
-    assert "[/x]" in out
+def test_a_path_is_no_name_on_the_hub(ade, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "a.txt").write_text("goal\n")
+    for path in ("./x", "../x", "/x", "~/x", "x/", "runs/x", "a/b/c", "a.csv", "data/a.csv", "a/b.jsonl.gz", r"a\b"):
+        assert not looks_like_hub_name(path), path
+    for name in ("imdb", "owner/name", "owner/model-v1.5"):
+        assert looks_like_hub_name(name), name
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("looked up"))
+    for given in ("./no/such", "no/such/", "runs/nosuch", "~/no-such-model", "model.safetensors"):
+        status, out, errors = ade("predict", given, "a.txt")
+        assert (status, out, errors.count("\n")) == (2, "", 1)
+        assert "no such folder" in errors or "not a model folder" in errors
 
 
-def test_the_main_job(ade, tmp_path, monkeypatch):
+# -- what people read ----------------------------------------------------------------------------------------------
+
+
+def test_every_verb_speaks_to_people_too(ade, trained, topic_folder):
+    for words, expected in (
+        (("evaluate", trained, topic_folder), "macro F1"),
+        (("inspect", trained, "bank"), "nearest words"),
+        (("inspect", trained), "contextualizer"),
+    ):
+        status, out, errors = ade(*words)
+        assert (status, errors) == (0, "")
+        assert expected in out
+        assert max(map(len, out.splitlines())) <= 100
+        assert "\x1b" not in out
+
+
+def test_the_demo(ade, tmp_path, monkeypatch):
     """`ade run`, cut short: everything happens and everything is shown."""
 
     def fewer_rows(*words, load=demo.load_dataset):
@@ -174,75 +240,56 @@ def test_the_main_job(ade, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "DistillationSettings", partial(DistillationSettings, anchors=50, pairs=4, rounds=1))
     status, out, errors = ade("run", "--epochs", "0.5", "--out", tmp_path / "demo")
     assert (status, errors) == (0, "")
-    for expected in (
-        "TF-IDF + linear SVM",
-        "ADE without lexicon",
-        "smaller, mean cosine",
-        "bank",
-        "spring",
-        "nearest words",
-    ):
+    for expected in ("TF-IDF + linear SVM", "ADE without lexicon", "smaller, mean cosine", "bank", "nearest words"):
         assert expected in out
-    assert max(map(len, out.splitlines())) <= 80
-    status, out, _ = ade("predict", tmp_path / "demo" / "ade", "--json", "README.md")
-    assert status == 0
+    assert max(map(len, out.splitlines())) <= 100
+    assert ade("predict", tmp_path / "demo" / "ade", "--json", "README.md")[0] == 0
 
 
-def test_labels_with_line_breaks_and_tabs_stay_on_their_line(ade, book, tmp_path):
-    rows = [{"text": "goal", "label": "team\nplay"}, {"text": "bank", "label": "mon\tey\u2028"}] * 20
+def test_labels_stay_on_their_line(ade, book, tmp_path):
+    rows = [{"text": "goal", "label": "team\nplay"}, {"text": "bank", "label": "[/x]\tey\u2028"}] * 20
     (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ("train", "--codebook", book, "--data", tmp_path / "odd.jsonl", "--out", tmp_path / "odd", *SPEED)
-    assert ade(*words)[0] == 0
+    assert ade("train", "--from", book, tmp_path / "odd.jsonl", "--out", tmp_path / "odd", *SPEED)[0] == 0
     (tmp_path / "texts.txt").write_text("goal\nbank\n")
-    status, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt")
-    assert status == 0
-    assert [line.split("\t")[0] for line in out.splitlines()] == [r"team\nplay", r"mon\tey\u2028"]
-    status, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt", "--json")
-    assert [each["label"] for each in json.loads(out)["predictions"]] == ["team\nplay", "mon\tey\u2028"]
-    status, out, _ = ade("evaluate", tmp_path / "odd", "--data", tmp_path / "odd.jsonl")
-    assert status == 0
+    _, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt")
+    assert [line.split("\t")[0] for line in out.splitlines()] == [r"team\nplay", r"[/x]\tey\u2028"]
+    _, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt", "--json")
+    assert [each["label"] for each in json.loads(out)["predictions"]] == ["team\nplay", "[/x]\tey\u2028"]
+    _, out, _ = ade("evaluate", tmp_path / "odd", tmp_path / "odd.jsonl")
     assert r"team\nplay" in out
+    assert "[/x]" in out
+
+    assert format_prediction(Prediction(["a\nb", "c"], [0.75, 0.5])) == "a\\nb|c\t0.7500|0.5000\n"
+    assert format_prediction(Tagged(["a\x85b"], ["B-X"])) == "a\\x85b\tB-X\n\n"
 
 
-def test_several_labels_stay_on_their_line_too():
-    found = Prediction(["a\nb", "c"], [0.75, 0.5])
-    assert display.format_prediction(found) == "a\\nb|c\t0.7500|0.5000\n"
-    assert display.format_prediction(Tagged(["a\x85b"], ["B-X"])) == "a\\x85b\tB-X\n\n"
+@pytest.fixture
+def printed(capsys):
+    def lines(draw, *values):
+        draw(display.console(), *values)
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= 100
+        return out
+
+    return lines
 
 
-def test_a_seed_out_of_bounds_is_one_line(ade, trained, book, topic_folder, teacher_folder, tmp_path):
-    out = tmp_path / "out"
-    for seed in (99999999999999, -1):
-        for words in (
-            ("train", "--codebook", book, "--data", topic_folder, "--out", out),
-            ("distill", "--teacher", teacher_folder, "--out", out),
-            ("export", trained, "--out", out),
-            ("run", "--out", out),
-        ):
-            status, printed, errors = ade(*words, "--seed", seed)
-            assert (status, printed) == (2, ""), words
-            assert "seed" in errors
-            assert ("4294967295" if seed > 0 else "0") in errors
-            assert errors.count("\n") == 1
-    assert not out.exists()
-    words = ("train", "--codebook", book, "--data", topic_folder, "--out", out, "--steps", 3, "--device", "cpu")
-    assert ade(*words, "--seed", 4294967295)[0] == 0
+def test_long_paths_are_wrapped_and_numbers_stay_whole(printed):
+    folder = str(Path("/home") / "x".join(map(str, range(70))))
+    sizes = {"bytes": 1_234_567, "tokenizer_bytes": 345_678}
+    out = printed(print_training, {"model": folder, "steps": 12_345, "dev_accuracy": 0.98765, **sizes})
+    assert folder in "".join(word for word in out.split() if word != "model")  # the heading beside it
+    for number in ("12,345", "98.77", "1.2 MB", "345.7 kB"):
+        assert number in out
 
+    words = tuple(f"derivatives{number}" for number in range(12))
+    uses = (AnchorUse(450, 0.163, words, -0.171), AnchorUse(47, -0.26, words, 0.2))
+    out = printed(print_words, [TokenAnchors("spring", "spring", uses)])
+    for whole in ("anchor", "weight", "+0.163", "-0.171", "-0.260", "…"):
+        assert whole in out
 
-def test_only_what_is_random_takes_a_seed(ade):
-    for verb, random in (
-        *((verb, True) for verb in ("distill", "train", "run", "export")),
-        *((verb, False) for verb in ("evaluate", "predict", "inspect", "params", "serve")),
-    ):
-        status, out, _ = ade(verb, "--help")
-        assert (status, "--seed" in out) == (0, random), verb
+    from ade.integrations.onnx import ExportedFile
 
-
-def test_version(ade):
-    assert ade("--version") == (0, f"ade {__version__}\n", "")
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_text(ade, trained, tmp_path):
-    (tmp_path / "plain.txt").write_text("goal\n")
-    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfgoal\n")
-    assert ade("predict", trained, tmp_path / "marked.txt") == ade("predict", trained, tmp_path / "plain.txt")
+    out = printed(print_export, [ExportedFile("model_q4.onnx", 123_456_789, 0.0123)])
+    for whole in ("model_q4.onnx", "123.5 MB", "1.2300%"):
+        assert whole in out

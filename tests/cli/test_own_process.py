@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from ade.training.checkpoints import BEST, LAST, METRICS, RUN
+from ade.training.checkpoints import CHECKPOINT, DONE, RUN
 from tests.cli.conftest import SPEED
 from tests.conftest import PATIENT
 
@@ -51,7 +51,7 @@ cli.main()
 
 
 def test_ctrl_c_leaves_a_run_that_can_go_on(ade, book, topic_folder, tmp_path):
-    words = ("train", "--codebook", book, "--data", topic_folder, "--out", tmp_path / "m", *SPEED)
+    words = ("train", "--from", book, topic_folder, "--out", tmp_path / "m", *SPEED)
     with _python("-c", HELD, *words) as process:
         try:
             assert process.stdout.readline() == "held\n"
@@ -61,11 +61,11 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(ade, book, topic_folder, tmp_path):
             process.kill()
     assert process.returncode == 130
     assert errors == "ade: interrupted; use --resume to continue\n"
-    assert set(os.listdir(tmp_path / "m")) == {RUN, LAST, BEST, METRICS}
+    assert set(os.listdir(tmp_path / "m")) == {RUN, CHECKPOINT}
     status, out, errors = ade(*words, "--resume", "--json")
     assert (status, errors) == (0, "")
     assert json.loads(out)["test"]["accuracy"] > 0.9
-    steps = [json.loads(line)["step"] for line in (tmp_path / "m" / METRICS).read_text().splitlines()]
+    steps = [each["step"] for each in json.loads((tmp_path / "m" / DONE).read_text())["validations"]]
     assert steps == list(range(5, 101, 5))  # the first two before it was stopped, every other one after
 
 
@@ -86,7 +86,7 @@ def test_help_is_quick_to_import():
 
 
 def test_bash_completes_verbs_and_options():
-    for words, count, expected in (("ade tr", 1, "train"), ("ade train --code", 2, "--codebook")):
+    for words, count, expected in (("ade tr", 1, "train"), ("ade train --teach", 2, "--teacher")):
         environment = {**os.environ, "_ADE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
         code = "import sys; sys.argv = ['ade']; from ade.cli.main import main; main()"
         with _python("-c", code, env=environment) as process:

@@ -1,4 +1,4 @@
-"""`ade predict`: every format in and out, columns, thresholds, pipes that stay open, files of any length."""
+"""`ade predict`: formats, columns, thresholds, explanations, notices, pipes that stay open, files of any length."""
 
 import csv
 import gzip
@@ -13,12 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from rich.console import Console
 
-from ade.data.conll import TaggedDataset
+import ade as package
+from ade.cli.display import print_explanation
+from ade.cli.making import say_unknown_tokens
+from ade.cli.options import SAMPLE, UnknownTokenNotice
 from ade.data.dataset import Dataset
+from ade.data.tags import TaggedDataset
 from ade.settings import STRONG
 from ade.training.loop import fit_model
-from tests.conftest import PATIENT
+from tests.conftest import PATIENT, topic_texts, word_tokenizer
 
 ROWS = [
     {"id": "1", "text": "the coach and the team", "label": "money", "note": "a, b"},
@@ -98,8 +103,8 @@ def test_labels_of_fasttext_are_no_texts(ade, trained, tmp_path):
     rows = [json.loads(line) for line in out.splitlines()]
     assert status == 0
     assert [(row["label"], row["text"], row["prediction"]) for row in rows] == [
-        ("x", "lunar probe", "space"),
-        ("y", "the coach", "sport"),
+        (["x"], "lunar probe", "space"),
+        (["y"], "the coach", "sport"),
     ]
 
 
@@ -169,9 +174,8 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(ade, trained, tmp
         ((path, "--top-k", 0), "top-k"),
         ((path, "--threshold", 2), "threshold"),
         ((path, "--format", "excel"), "excel"),
-        ((path, "--quiet", "--verbose"), "give one of them"),
         ((tmp_path / "old.csv", "--output-format", "csv"), "a column 'prediction' already"),
-        ((tmp_path / "bad.jsonl", "--output", tmp_path / "out.csv"), "row 2: no text"),
+        ((tmp_path / "bad.jsonl", "--output", tmp_path / "out.csv"), "row 2: column 'text' holds no text"),
     ):
         status, out, errors = ade("predict", trained, *words)
         assert (status, out) == (2, ""), words
@@ -343,3 +347,104 @@ def test_tags_of_a_row(ade, several, tmp_path):
     assert out == f"goal\t{row['prediction'][0]}\norbit\t{row['prediction'][1]}\n\n"
     status, _, errors = ade("predict", several / "tagger", tmp_path / "a.csv", "--top-k", 2)
     assert (status, "a tagger labels words" in errors) == (2, True)
+
+
+# -- explanations --------------------------------------------------------------------------------------------------
+
+
+def test_explanations_are_tables_or_objects(ade, trained, tmp_path):
+    lines = ["the coach and the team", "lunar probe", ""]
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    explanations = package.load(trained).explain(lines)
+    status, out, errors = ade("predict", trained, tmp_path / "in.txt", "--explain")
+    assert (status, errors) == (0, "")
+    assert "\x1b" not in out
+    for explanation, part in zip(explanations, out.split("\n\n"), strict=False):
+        parts, shown = explanation.contributions(), part.splitlines()
+        assert shown[0].split("  ") == [parts.label, f"{explanation.probabilities[parts.label]:.4f}"]
+        rows = [line.split() for line in shown[2 : 2 + len(explanation.words)]]
+        assert [row[-3] for row in rows] == [f"{total:+.3f}" for total in parts.totals]
+        assert f"score of {parts.label}: {parts.score:.3f} = " in shown[-1]
+    _, out, _ = ade("predict", trained, tmp_path / "in.txt", "--explain", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [each.as_dict() for each in explanations]
+
+
+def test_words_have_colours_and_signs_on_a_terminal(trained):
+    explanation = package.load(trained).explain("coach and bank of team in orbit")
+    to = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
+    print_explanation(to, explanation)
+    line, totals = to.file.getvalue().splitlines()[1], explanation.contributions().totals
+    most = max(map(abs, totals))
+    for word, total in zip(explanation.words, totals, strict=True):
+        assert (f"{'32m' if total > 0 else '31m'}{word.text}" in line) == (abs(total) > 0.1 * most)
+        assert (f"{total:+.2f}" in line) == (abs(total) > 0.25 * most)
+    assert {total > 0 for total in totals} == {True, False}
+
+
+def test_numbers_are_explained_and_taggers_refused(ade, several, tmp_path):
+    (tmp_path / "in.txt").write_text("goal\n")
+    status, out, _ = ade("predict", several / "number", tmp_path / "in.txt", "--explain")
+    assert (status, "score of the number: " in out) == (0, True)
+    status, out, errors = ade("predict", several / "tagger", tmp_path / "in.txt", "--explain")
+    assert (status, out, errors.count("\n")) == (2, "", 1)
+    assert "a tagger" in errors
+
+
+def test_predicting_loads_no_torch(trained, tmp_path):
+    (tmp_path / "in.txt").write_text("goal\n")
+    for flags in ("[]", "['--explain']"):
+        program = (
+            f"import sys; sys.argv = ['ade', 'predict', *sys.argv[1:], *{flags}]\n"
+            "from ade.cli import main as cli\n"
+            "try:\n    cli.main()\nfinally:\n    assert 'torch' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", program, str(trained), str(tmp_path / "in.txt")], check=True)
+
+
+# -- texts whose tokens are unknown --------------------------------------------------------------------------------
+
+CHINESE = ["电池 很 差 goal", "相机 非常 好 bank", "屏幕 很 好 orbit", "价格 太 高 market"]
+SAID = "% of the tokens of these texts are unknown or single bytes: "
+
+
+def test_training_says_it_before_and_predicting_once(ade, trained, teacher_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    chinese = [(text, "ab"[i % 2]) for i, text in enumerate(CHINESE * 10)]
+    english = zip(*topic_texts(60, 0), strict=True)
+    for name, rows, said in (("english.csv", english, False), ("chinese.csv", chinese, True)):
+        with open(tmp_path / name, "w", newline="", encoding="utf8") as file:
+            csv.writer(file).writerows([("text", "label"), *rows])
+        words = ("train", tmp_path / name, "--teacher", teacher_folder, "--out", tmp_path / f"{name}-model")
+        status, _, errors = ade(*words, "--set", "steps=5")
+        assert status == 0, errors
+        assert errors.count(SAID) == said
+        assert ("75% of" in errors and "--teacher" in errors) is said
+    for texts, said in ((CHINESE * 200, True), (["the coach and the team"] * 200, False)):
+        (tmp_path / "texts.txt").write_text("\n".join(texts), "utf8")
+        status, printed, errors = ade("predict", trained, tmp_path / "texts.txt")
+        assert (status, printed.count("\n")) == (0, len(texts))
+        assert errors.count(SAID) == errors.count("ade:") == said
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 3 * SAMPLE])
+@pytest.mark.parametrize("text", ["x y", "a b"])
+def test_of_texts_in_chunks_it_is_said_once(text, chunk, capsys):
+    notice = UnknownTokenNotice(word_tokenizer(["a", "b"]), "so")
+    for _ in range(3 * SAMPLE // chunk):
+        notice.see([text] * chunk)
+    assert capsys.readouterr().err.count(SAID) == (text == "x y")
+
+
+def test_the_first_texts_of_a_stream_and_all_of_training_are_examined(capsys):
+    tokenizer = word_tokenizer(["a"])
+    notice = UnknownTokenNotice(tokenizer, "so")
+    for texts, said in ((["a a a a"], False), (["a x x x"], True), (["x x x x"], False)):
+        notice.see(texts)
+        assert capsys.readouterr().err.startswith(f"ade: 38{SAID}") == said
+    for known, said in ((3, True), (5, False)):  # rows may be sorted
+        rows = ["a"] * known * SAMPLE + ["x"] * SAMPLE
+        say_unknown_tokens(tokenizer, Dataset(rows, np.zeros(len(rows), np.int64), ("x",)))
+        assert capsys.readouterr().err.startswith(f"ade: 25{SAID}") == said
+    sentences = TaggedDataset([["a", "x"]], [np.zeros(2, np.int64)], ("O",))
+    say_unknown_tokens(tokenizer, sentences)
+    assert capsys.readouterr().err.startswith(f"ade: 50{SAID}")

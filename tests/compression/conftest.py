@@ -1,6 +1,7 @@
 """Tiny random models of many architectures, and packed tables of their size."""
 
 import copy
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import logging
 
+from ade.coded_layer import PackedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables
-from ade.compression.table import PackedTable
 
 ROWS, DIM = 301, 64  # an odd vocabulary
 logging.set_verbosity_error()
@@ -121,3 +123,60 @@ def outputs(model: Any, ids: torch.Tensor | None = None) -> torch.Tensor:
     ids = some_ids() if ids is None else ids
     more = {"decoder_input_ids": ids.flip(1)} if type(model).__name__.endswith("ForConditionalGeneration") else {}
     return model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)[0]
+
+
+# Models of words, with tokenizers
+
+WORDS = [f"word{number}" for number in range(400)]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+SHAPE = {
+    "vocab_size": 404,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    chooser = random.Random(seed)
+    weights = [1 / (number + 1) for number in range(len(WORDS))]
+    return [" ".join(chooser.choices(WORDS, weights, k=8)) for _ in range(count)]
+
+
+def save_tokenizer(folder, decoder):
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*SPECIAL, *WORDS])}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    if decoder:
+        names |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+    else:
+        names |= {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    torch.manual_seed(0)
+    transformers.BertModel(transformers.BertConfig(**SHAPE)).save_pretrained(folder)
+    save_tokenizer(folder, decoder=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def decoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoder")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True, bos_token_id=2, eos_token_id=3)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    save_tokenizer(folder, decoder=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    file.write_text("\n".join(texts(300)) + "\n", "utf8")
+    return file

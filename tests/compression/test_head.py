@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ade.compression.head import CodedEmbedding, CodedHead, coded
+from ade.compression.head import PackedEmbedding, PackedHead, packed_module
 from ade.errors import InputError
 from tests.compression.conftest import DIM, ROWS
 
@@ -24,8 +24,8 @@ def rows(table):
 
 
 def test_an_embedding_looks_rows_up_in_the_dtype_of_the_replaced_one(table, rows):
-    assert torch.equal(CodedEmbedding(table, nn.Embedding(ROWS, DIM))(IDS), rows[IDS])
-    half = CodedEmbedding(table, nn.Embedding(ROWS, DIM, dtype=torch.float16))
+    assert torch.equal(PackedEmbedding(table, nn.Embedding(ROWS, DIM))(IDS), rows[IDS])
+    half = PackedEmbedding(table, nn.Embedding(ROWS, DIM, dtype=torch.float16))
     assert torch.equal(half(IDS), rows[IDS].half())
     assert torch.equal(half.to(torch.bfloat16)(IDS), rows[IDS].bfloat16())
     assert half(torch.zeros(2, 0, dtype=torch.long)).shape == (2, 0, DIM)
@@ -36,14 +36,14 @@ def test_an_embedding_looks_rows_up_in_the_dtype_of_the_replaced_one(table, rows
 def test_a_head_multiplies_by_every_row(table, rows, shape, bias):
     replaced = nn.Linear(DIM, ROWS, bias)
     hidden = torch.randn(shape)
-    logits = CodedHead(table, replaced)(hidden)
+    logits = PackedHead(table, replaced)(hidden)
     expected = nn.functional.linear(hidden, rows, replaced.bias)
     assert logits.shape == (*shape[:-1], ROWS)
     assert torch.allclose(logits, expected, atol=1e-5)
 
 
 def test_a_head_answers_in_the_dtype_of_its_input(table, rows):
-    head = CodedHead(table, nn.Linear(DIM, ROWS)).to(torch.bfloat16)
+    head = PackedHead(table, nn.Linear(DIM, ROWS)).to(torch.bfloat16)
     hidden = torch.randn(2, DIM).bfloat16()
     expected = (hidden.float() @ rows.T + head.bias.float()).bfloat16()
     assert head(hidden).dtype == torch.bfloat16
@@ -52,7 +52,7 @@ def test_a_head_answers_in_the_dtype_of_its_input(table, rows):
 
 def test_gradients_reach_the_input_and_the_bias(table, rows):
     for count in (3, 20):
-        head = CodedHead(table, nn.Linear(DIM, ROWS))
+        head = PackedHead(table, nn.Linear(DIM, ROWS))
         hidden = torch.randn(count, DIM, requires_grad=True)
         wanted = torch.randn(count, ROWS)
         (head(hidden) * wanted).sum().backward()
@@ -62,8 +62,8 @@ def test_gradients_reach_the_input_and_the_bias(table, rows):
 
 
 def test_a_shared_table_is_saved_once_and_moved_with_its_owner(table):
-    pair = nn.ModuleDict({"input": CodedEmbedding(table, nn.Embedding(ROWS, DIM))})
-    pair["head"] = CodedHead(table, nn.Linear(DIM, ROWS), owned=False)
+    pair = nn.ModuleDict({"input": PackedEmbedding(table, nn.Embedding(ROWS, DIM))})
+    pair["head"] = PackedHead(table, nn.Linear(DIM, ROWS), owned=False)
     assert {name.partition(".")[0] for name in pair.state_dict()} == {"input", "head"}
     assert [name for name in pair.state_dict() if name.startswith("head")] == ["head.bias"]
     pair.to("meta")
@@ -71,7 +71,7 @@ def test_a_shared_table_is_saved_once_and_moved_with_its_owner(table):
 
 
 def test_there_is_no_weight_and_it_says_what_to_do(table):
-    module = CodedEmbedding(table, nn.Embedding(ROWS, DIM))
+    module = PackedEmbedding(table, nn.Embedding(ROWS, DIM))
     assert not hasattr(module, "weight")
     with pytest.raises(AttributeError, match=r"call model\.dequantize\(\) first"):
         _ = module.weight
@@ -92,23 +92,23 @@ class Normed(nn.Embedding):
 
 
 def test_what_the_replaced_embedding_does_besides_is_done_or_refused(table, rows):
-    assert torch.equal(CodedEmbedding(table, Scaled(ROWS, DIM))(IDS), rows[IDS] * 3)
+    assert torch.equal(PackedEmbedding(table, Scaled(ROWS, DIM))(IDS), rows[IDS] * 3)
     with pytest.raises(InputError, match="Normed does more than looking rows up"):
-        CodedEmbedding(table, Normed(ROWS, DIM))
+        PackedEmbedding(table, Normed(ROWS, DIM))
     with pytest.raises(InputError, match="max_norm"):
-        CodedEmbedding(table, nn.Embedding(ROWS, DIM, max_norm=1.0))
+        PackedEmbedding(table, nn.Embedding(ROWS, DIM, max_norm=1.0))
 
 
 def test_modules_that_cannot_be_replaced_are_named(table):
     with pytest.raises(InputError, match=r"here is Conv1d: only nn\.Embedding and nn\.Linear"):
-        coded(table, nn.Conv1d(1, 1, 1), "here")
+        packed_module(table, nn.Conv1d(1, 1, 1), "here")
     with pytest.raises(InputError, match=f"here is 9 x {DIM}, the packed table {ROWS} x {DIM}"):
-        coded(table, nn.Linear(DIM, 9), "here")
+        packed_module(table, nn.Linear(DIM, 9), "here")
 
 
 def test_unpacking_gives_the_rows(table, rows):
-    embedding = CodedEmbedding(table, nn.Embedding(ROWS, DIM, padding_idx=0))
-    weight = embedding.unpacked(torch.float32)
+    embedding = PackedEmbedding(table, nn.Embedding(ROWS, DIM, padding_idx=0))
+    weight = embedding.decoded(torch.float32)
     assert torch.equal(weight, rows)
     whole = embedding.dequantized(weight)
     assert (type(whole), whole.padding_idx) == (nn.Embedding, 0)

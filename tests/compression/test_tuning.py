@@ -1,14 +1,12 @@
-"""Tuning: outputs come closer to the original's, codes and whole rows stay, and the model is left as it was."""
+"""Tuning: outputs come closer to the original's, codes and exact rows stay, and it continues where it was stopped."""
 
 import pytest
 import torch
 import transformers
 
 from ade.compression.coder import CoderSettings, encode_table
-from ade.compression.source import body_of, padded
-from ade.compression.trainable import TrainableTable
-from ade.compression.tuning import Candidates, Swap, TuningSettings, distance, tune
-from ade.compression.tuning_checkpoint import TuningCheckpoint
+from ade.compression.outputs import body_of, padded
+from ade.compression.tuning import Candidates, checkpoint_of, distance, rows_from, tune
 from ade.errors import InputError
 
 SHAPE = {
@@ -18,20 +16,19 @@ SHAPE = {
     "num_attention_heads": 2,
     "intermediate_size": 32,
 }
+BART = {"vocab_size": 400, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32}
+BART |= {"decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "scale_embedding": True}
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(params=["bert", "llama", "bart"])
-def model(request):
-    if request.param == "bert":
-        return transformers.BertModel(transformers.BertConfig(**SHAPE)).eval()
-    if request.param == "llama":
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True)).eval()
-    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = transformers.BartConfig(
-        vocab_size=400, d_model=32, encoder_ffn_dim=32, decoder_ffn_dim=32, scale_embedding=True, **layers
-    )
-    return transformers.BartModel(config).eval()
+def llama():
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True)).eval()
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr("ade.compression.tuning.BATCH", 16)
 
 
 @pytest.fixture
@@ -52,62 +49,49 @@ def layers_of(model):
 
 
 @torch.no_grad()
-def distance_of(model, table, texts):
-    """How far hidden states with a packed table are from those with the original one."""
+def states_of(model, table, texts):
+    """Hidden states with the original table and with another one, and which tokens are real."""
     body, (ids, mask) = body_of(model), padded(texts, CPU)
-    swap = Swap(layers_of(model), table)
     target = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-    swap.active = True
-    found = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-    swap.remove()
-    return float(distance(found, target, mask))
+    with rows_from(table, layers_of(model)):
+        return body(input_ids=ids, attention_mask=mask.long()).last_hidden_state, target, mask
 
 
-def test_hidden_states_come_closer_and_the_model_is_as_before(model, texts):
+@pytest.mark.parametrize("kind", ["bert", "bart"])
+def test_hidden_states_come_closer_and_the_model_is_as_before(kind, texts):
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(**SHAPE)) if kind == "bert" else None
+    model = (model or transformers.BartModel(transformers.BartConfig(**BART))).eval()
     packed = packed_table(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    learning = [parameter.requires_grad for parameter in model.parameters()]
-    tuned = tune(body_of(model), layers_of(model), packed, texts, None, TuningSettings(steps=60, batch=16))
-    assert distance_of(model, tuned, texts) < 0.9 * distance_of(model, packed, texts)
+    tuned = tune(body_of(model), layers_of(model), packed, texts, None, 60)
+    assert distance(*states_of(model, tuned, texts)) < 0.9 * distance(*states_of(model, packed, texts))
 
-    assert [parameter.requires_grad for parameter in model.parameters()] == learning
+    assert all(parameter.requires_grad for parameter in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     kept = [name for name in packed.state_dict() if name.startswith(("codes", "depths", "exact"))]
     assert all(torch.equal(packed.state_dict()[name], tuned.state_dict()[name]) for name in kept)
-    assert tuned.shape == packed.shape
 
 
 def test_next_token_distributions_come_closer(texts):
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True)).eval()
+    model = llama()
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(20)  # so that scores differ
     packed, weight = packed_table(model), model.get_input_embeddings().weight.detach()
-    tuned = tune(body_of(model), layers_of(model), packed, texts, weight, TuningSettings(steps=80, batch=16))
+    tuned = tune(body_of(model), layers_of(model), packed, texts, weight, 80)
 
     def divergence(table):
-        body, (ids, mask) = body_of(model), padded(texts, CPU)
-        swap = Swap(layers_of(model), table)
-        with torch.no_grad():
-            wanted = (body(input_ids=ids, attention_mask=mask.long()).last_hidden_state[mask] @ weight.T).log_softmax(1)
-            swap.active = True
-            found = table.scores(body(input_ids=ids, attention_mask=mask.long()).last_hidden_state[mask])
-        swap.remove()
-        return float((wanted.exp() * (wanted - found.log_softmax(1))).sum(1).mean())
+        states, target, mask = states_of(model, table, texts)
+        wanted, scores = (target[mask] @ weight.T).log_softmax(1), table.scores(states[mask]).log_softmax(1)
+        return float((wanted.exp() * (wanted - scores)).sum(1).mean())
 
     assert divergence(tuned) < 0.9 * divergence(packed)
 
 
-def test_a_table_that_was_not_trained_comes_back_as_it_was(model):
-    packed = packed_table(model)
-    again = TrainableTable.of(packed).packed()
-    rows = torch.arange(400)
-    assert torch.allclose(again(rows), packed(rows), atol=1e-6)
-
-
-def test_without_text_there_is_nothing_to_tune_with(model):
+def test_without_text_there_is_nothing_to_tune_with():
+    model = llama()
     with pytest.raises(InputError, match="no text to tune with"):
-        tune(body_of(model), layers_of(model), packed_table(model), [], None, TuningSettings())
+        tune(body_of(model), layers_of(model), packed_table(model), [], None, 10)
 
 
 class Stopped(Exception):
@@ -115,10 +99,11 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_tuning_that_was_stopped_goes_on_where_it_was(model, texts, monkeypatch, tmp_path, damaged):
+def test_tuning_that_was_stopped_continues_where_it_was(texts, monkeypatch, tmp_path, damaged):
     monkeypatch.setenv("ADE_CACHE", str(tmp_path))
     monkeypatch.setattr("ade.compression.tuning.SAVED_EVERY", 0.0)
-    packed, steps = packed_table(model), TuningSettings(steps=30, batch=8)
+    model = llama()
+    packed, weight = packed_table(model), model.lm_head.weight.detach()
     seen: list[int] = []
 
     def run(stop_at=None):
@@ -127,7 +112,7 @@ def test_tuning_that_was_stopped_goes_on_where_it_was(model, texts, monkeypatch,
             if done == stop_at:
                 raise Stopped
 
-        return tune(body_of(model), layers_of(model), packed, texts, None, steps, report)
+        return tune(body_of(model), layers_of(model), packed, texts, weight, 30, 0, report)
 
     whole = run()
     assert list(tmp_path.rglob("*.safetensors")) == []
@@ -143,21 +128,27 @@ def test_tuning_that_was_stopped_goes_on_where_it_was(model, texts, monkeypatch,
     assert list(tmp_path.rglob("*.safetensors")) == []
 
 
-def test_what_was_tuned_with_other_text_or_settings_is_not_gone_on_with(model, texts):
-    packed = packed_table(model)
-    paths = {
-        TuningCheckpoint.of(body_of(model), packed, rows, steps=steps).path
-        for rows in (texts, texts[1:])
-        for steps in (1, 2)
-    }
-    assert len(paths) == 4
+def test_another_model_text_or_setting_has_another_checkpoint(texts):
+    model = llama()
+    body, packed = body_of(model), packed_table(model)
+    paths = [
+        checkpoint_of(body, packed, texts, False, 1, 0),
+        checkpoint_of(body, packed, texts[1:], False, 1, 0),
+        checkpoint_of(body, packed, texts, True, 1, 0),
+        checkpoint_of(body, packed, texts, False, 2, 0),
+    ]
     with torch.no_grad():
-        next(body_of(model).parameters())[0] += 1
-    assert TuningCheckpoint.of(body_of(model), packed, texts, steps=1).path not in paths
+        body.norm.weight[0] += 1
+    paths.append(checkpoint_of(body, packed, texts, False, 1, 0))
+    assert len(set(paths)) == 5
 
 
 def test_a_sample_stands_for_all_rows(texts, monkeypatch):
-    """The logarithm of the sum over all tokens is that over the drawn ones, on average."""
+    """The logarithm of the sum over all tokens is that over the sample, on average."""
+    every, added = Candidates(texts, 400, 0, CPU).draw(3)  # a small vocabulary is compared as a whole
+    assert every.tolist() == list(range(400))
+    assert not added.any()
+
     monkeypatch.setattr("ade.compression.tuning.CANDIDATES", 64)
     scores = torch.randn(400, generator=torch.Generator().manual_seed(1))
     candidates = Candidates(texts, 400, 0, CPU)
@@ -170,9 +161,3 @@ def test_a_sample_stands_for_all_rows(texts, monkeypatch):
     assert torch.isclose(torch.stack(sums).mean(), scores.exp().sum(), rtol=0.03)
     assert torch.equal(candidates.draw(7)[0], candidates.draw(7)[0])  # the same after a stop
     assert not torch.equal(candidates.draw(7)[0], candidates.draw(8)[0])
-
-
-def test_a_small_vocabulary_is_compared_whole(texts):
-    tokens, added = Candidates(texts, 400, 0, CPU).draw(3)
-    assert tokens.tolist() == list(range(400))
-    assert not added.any()

@@ -4,52 +4,38 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.data.batches import encode, shuffled_batches, sorted_batches
-from tests.conftest import word_tokenizer
+from ade.data.batches import DeviceTokens, padded_batches, shuffled_batches, sorted_batches
+from ade.data.tokens import Ragged
 
-TOKENIZER = word_tokenizer(["a", "b", "c"])
+CPU = torch.device("cpu")
+TEXTS = [[5, 1, 2], [7], [4, 4, 4, 4, 4], [9, 8]]
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=200).map(np.array)
 
 
-def test_texts_come_back_as_they_were():
-    texts = ["a b c", "", "c", "a " * 40, "   "]
-    encoded = encode(TOKENIZER, texts, max_length=10)
-    assert encoded.lengths.tolist() == [3, 1, 1, 10, 1]
-    ids, mask = encoded.padded(np.array([3, 0, 1]))
-    assert ids.shape == (3, 10)
-    assert ids[1, :3].tolist() == TOKENIZER.encode("a b c").ids
-    assert mask.sum(1).tolist() == [10, 3, 1]
-    assert ids[~mask].abs().max() == 0
-    assert TOKENIZER.truncation is None  # the caller's tokenizer is left as it was
+@pytest.mark.parametrize("count", [None, 2])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU"))])  # fmt: skip
+def test_a_batch_holds_its_texts_and_padding(count, device):
+    texts = Ragged.of(TEXTS)
+    tokens = DeviceTokens(texts, torch.device(device), count)
+    for rows in (np.arange(4), np.array([2]), np.array([3, 0, 2])):
+        expected = [TEXTS[row][:count] for row in rows]
+        ids, mask = tokens.padded(rows, fill=-1)
+        assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected
+        assert ids.shape == (len(rows), max(map(len, expected)))
+        assert (ids[~mask] == -1).all()
+        assert ids.device.type == device
+    if device == "cpu":
+        assert tokens.ids.data_ptr() == texts.ids.ctypes.data  # nothing is copied
+    assert tokens.padded(np.array([1]), length=16)[0].shape == (1, 16)
 
 
-def test_truncated_texts_share_the_ids():
-    whole = encode(TOKENIZER, ["a b c", "", "c a b a", "b"], max_length=10)
-    short = whole.first(2)
-    assert short.ids is whole.ids
-    assert short.lengths.tolist() == [2, 1, 2, 1]
-    again = encode(TOKENIZER, ["a b c", "", "c a b a", "b"], max_length=2)
-    for rows in (np.arange(4), np.array([2]), np.array([3, 0])):
-        for one, two in zip(short.padded(rows), again.padded(rows), strict=True):
-            assert torch.equal(one, two)
-    moved = short.to(torch.device("meta"))  # where the others are not needed, they are left behind
-    assert moved.ids.shape == again.ids.shape
-    assert np.array_equal(moved.offsets, again.offsets)
-
-
-def test_texts_are_taken_by_number():
-    whole = encode(TOKENIZER, ["a b c", "", "c a b a", "b"], max_length=10)
-    for texts in (whole, whole.first(2)):
-        taken = texts.take(np.array([2, 0, 2]))
-        for one, two in zip(taken.padded(np.arange(3)), texts.padded(np.array([2, 0, 2])), strict=True):
-            assert torch.equal(one, two)
-    assert len(whole.take(np.array([], np.int64))) == 0
-
-
-def test_no_texts():
-    encoded = encode(TOKENIZER, [], max_length=10)
-    assert len(encoded) == 0
-    assert list(sorted_batches(encoded.lengths)) == []
+def test_every_text_is_in_one_batch_the_longest_first():
+    batches = list(padded_batches(Ragged.of(TEXTS), CPU, tokens=6))
+    assert [rows.tolist() for rows, _, _ in batches] == [[2], [0, 3], [1]]
+    for rows, ids, mask in batches:
+        assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == [TEXTS[row] for row in rows]
+    assert list(padded_batches(Ragged.of([]), CPU)) == []
 
 
 @given(lengths=LENGTHS, size=st.integers(1, 70), seed=st.integers(0, 99))
@@ -74,11 +60,3 @@ def test_batches_waste_little_padding():
     lengths = np.random.default_rng(0).integers(5, 200, 5000)
     padded = sum(len(rows) * lengths[rows].max() for rows in shuffled_batches(lengths, 32, 0))
     assert padded < 1.1 * lengths.sum()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_batches_are_cut_on_the_device():
-    encoded = encode(TOKENIZER, ["a b", "c"], 10).to(torch.device("cuda"))
-    ids, mask = encoded.padded(np.array([1, 0]))
-    assert ids.is_cuda
-    assert mask.tolist() == [[True, False], [True, True]]

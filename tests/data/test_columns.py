@@ -1,7 +1,7 @@
 import pytest
 
 from ade.data.columns import find_columns, find_text_column
-from ade.data.loading import load_dataset
+from ade.data.sources import load_dataset
 from ade.errors import InputError
 
 
@@ -41,26 +41,11 @@ def test_what_cannot_be_found_names_the_option():
         find_columns("a.csv", ["text", "n", "m"], None, None)
     with pytest.raises(InputError, match=r"no column 'mood', the columns are text, label \(--label-column\)"):
         find_columns("a.csv", ["text", "label"], None, "mood")
+    with pytest.raises(InputError, match="both the texts and the labels"):
+        find_columns("a.csv", ["text", "label"], "label", "label")
     with pytest.raises(InputError, match="--text-column"):
         find_text_column("a.csv", ["n", "m"], None)
     assert find_text_column("a.csv", ["n"], None) == "n"
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv", "Review;Sentiment\ngood;pos\nbad;neg\n"),
-        ("a.tsv", "id\treview\tsentiment\n1\tgood\tpos\n2\tbad\tneg\n"),
-        ("a.jsonl", '{"sentiment": "pos", "review": "good"}\n{"sentiment": "neg", "review": "bad"}\n'),
-        ("a.json", '[{"sentiment": "pos", "review": "good"}, {"sentiment": "neg", "review": "bad"}]'),
-    ],
-)
-def test_every_kind_of_file(name, content, tmp_path):
-    (tmp_path / name).write_text(content)
-    found = load_dataset(tmp_path / name)
-    assert list(found.texts) == ["good", "bad"]
-    assert [found.names[i] for i in found.labels] == ["pos", "neg"]
-    assert [column.lower() for column in found.columns] == ["review", "sentiment"]
 
 
 def test_a_first_row_without_a_header_is_not_taken_for_one(tmp_path):

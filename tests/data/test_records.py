@@ -1,58 +1,168 @@
-import json
+"""Any source gives rows as dictionaries, as they arrive."""
 
+import gzip
+import io
+import json
+import os
+from contextlib import nullcontext
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from ade.data import records
-from ade.data.loading import load_dataset
-from ade.data.problems import REGRESSION
+from ade.data.records import LineStream, Records, format_of, read_texts
+from ade.errors import InputError
+
+ROWS = [{"id": "1", "review": 'good, "really"', "stars": "5"}, {"id": "2", "review": "bad\nindeed", "stars": "1"}]
 
 
-def _labels(path):
-    found = load_dataset(path)
-    return [found.names[i] for i in found.labels]
+def everything(source, **options):
+    with read_texts(source, **options) as found:
+        return found.columns, found.text, list(found.rows)
 
 
-@pytest.mark.parametrize("form", ["{}\n{}\n", "[{}, {}]"])
-def test_labels_stay_as_they_are_written(form, tmp_path):
-    for one, other in (
-        ("2020-01-01", "2020-01-02"),
-        ("2020-01-01T00:00:00", "12:30"),
-        ("01", "1"),
-    ):
-        rows = [json.dumps({"text": "a", "label": label}) for label in (one, other)]
-        (tmp_path / "a.json").write_text(form.format(*rows))
-        assert _labels(tmp_path / "a.json") == [one, other]
-    for one, other in (("1", "2"), ("1.0", "1e3"), ("true", "false"), ("-1", "123456789012345678901234567890")):
-        rows = [f'{{"text": "a", "label": {label}}}' for label in (one, other)]
-        (tmp_path / "a.json").write_text(form.format(*rows))
-        assert _labels(tmp_path / "a.json") == [one, other]
-    (tmp_path / "a.json").write_text(form.format('{"text": 5, "label": [1, true]}', '{"text": true, "label": ["b"]}'))
-    found = load_dataset(tmp_path / "a.json")
-    assert list(found.texts) == ["5", "true"]
-    assert set(found.names) == {"1", "true", "b"}
+def as_csv(delimiter):
+    quoted = [delimiter.join('"' + value.replace('"', '""') + '"' for value in row.values()) for row in ROWS]
+    return delimiter.join(ROWS[0]) + "\n" + "\n".join(quoted) + "\n"
 
 
-def test_numbers_are_numbers_where_they_are_asked_for(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 1.5}\n{"text": "b", "label": "2e1"}\n')
-    assert load_dataset(tmp_path / "a.jsonl", problem=REGRESSION).labels.tolist() == [1.5, 20]
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", as_csv(",")),
+        ("a.csv", as_csv(";")),
+        ("a.tsv", as_csv("\t")),
+        ("a.csv", "\ufeff" + as_csv(",")),
+        ("a.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS)),
+        ("a.json", json.dumps(ROWS)),
+        ("a.json", json.dumps(ROWS, indent=2)),
+    ],
+)
+def test_rows_keep_their_other_columns(name, content, tmp_path):
+    (tmp_path / name).write_text(content, newline="")
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
+    expected = (("id", "review", "stars"), "review", ROWS)
+    assert everything(tmp_path / name) == everything(tmp_path / f"{name}.gz") == expected
+    stream = io.StringIO(content.removeprefix("\ufeff"), newline="")
+    assert everything(stream, format=format_of(name)) == expected
 
 
-@pytest.mark.parametrize("form", ["{}\n{}\n", "[{}, {}]", "[\n  {},\n  {}\n]\n"])
-def test_objects_of_megabytes(form, tmp_path):
-    text = "long \u00e9 " * 400_000
-    rows = [json.dumps({"text": text + str(i), "label": "xy"[i]}, ensure_ascii=bool(i)) for i in range(2)]
-    (tmp_path / "a.json").write_text(form.format(*rows), "utf8")
-    found = load_dataset(tmp_path / "a.json")
-    assert [text[-3:] for text in found.texts] == ["\u00e9 0", "\u00e9 1"]
-    assert [len(text) for text in found.texts] == [2_800_001] * 2
+def test_types_of_parquet_and_json_stay_but_those_of_texts(tmp_path):
+    pq.write_table(pa.table({"text": ["a", "b"], "n": [1, 2]}), tmp_path / "a.parquet")
+    assert everything(tmp_path / "a.parquet")[2] == [{"text": "a", "n": 1}, {"text": "b", "n": 2}]
+    rows = [{"text": 3, "n": 1.5, "list": [1, None], "flag": True}, {"text": True, "n": 2}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert everything(tmp_path / "a.jsonl")[2] == [rows[0] | {"text": "3"}, rows[1] | {"text": "true"}]
 
 
-@pytest.mark.parametrize("block", [1, 2, 7, 64])
-def test_an_array_is_read_block_by_block(block, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "READ_CHARS", block)
-    rows = [{"text": f'te "xt" {i} \n', "label": "xy"[i % 2], "n": [i, {"a": None}], "b": -1.5e9} for i in range(30)]
-    for indent in (None, 2):
-        (tmp_path / "a.json").write_text("\n [ " + json.dumps(rows, indent=indent)[1:])
-        found = load_dataset(tmp_path / "a.json")
-        assert list(found.texts) == [row["text"] for row in rows]
-        assert found.labels.tolist() == [0, 1] * 15
+def test_lines_of_text_and_of_fasttext(tmp_path):
+    (tmp_path / "a.txt").write_text("one, text\n\n__label__x two\r\n")
+    rows = [{"text": text} for text in ("one, text", "", "__label__x two")]
+    assert everything(tmp_path / "a.txt") == (("text",), "text", rows)
+    (tmp_path / "b.txt").write_text("__label__x two\n__label__x __label__y three\n")
+    rows = [{"label": ["x"], "text": "two"}, {"label": ["x", "y"], "text": "three"}]
+    expected = (("label", "text"), "text", rows)
+    assert everything(tmp_path / "b.txt") == everything(tmp_path / "b.txt", format="fasttext") == expected
+
+
+def test_python_objects_give_dictionaries():
+    rows = [{"review": "good", "n": 1}, {"review": "bad", "n": 2}]
+    columns = {"review": ["good", "bad"], "n": [1, 2]}
+    for source in (rows, columns, pa.table(columns).to_pandas(), datasets.Dataset.from_dict(columns)):
+        assert everything(source) == (("review", "n"), "review", rows)
+    assert everything(["good", "bad"]) == (("text",), "text", [{"text": "good"}, {"text": "bad"}])
+    with pytest.raises(InputError, match="different numbers of rows: 'a' 1, 'text' 2"):
+        everything({"a": [1], "text": ["b", "c"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "n,m\n1,2\n", r"which column holds the texts\? .* n, m; name it with --text-column"),
+        ("a.csv", b"text\n\xff\n", "not UTF-8 text in line 2"),
+        ("a.jsonl", '{"text": "a"}\n{"text": null}\n', "row 2: column 'text' holds no text"),
+        ("a.jsonl", '{"text": "a"}\n{"n": 1}\n', "row 2: column 'text' holds no text"),
+        ("a.jsonl", '{"text": "a"}\n{"text": [3]}\n', "row 2: column 'text' holds a list"),
+        ("a.jsonl", '{"text": "\\ud800"}\n', "row 1: .*surrogate"),
+        ("a.parquet", "no", "not readable as parquet"),
+        ("none.csv", None, "No such file"),
+        ("a.csv", "text,n\na,1\n", "no column 'body'"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((InputError, FileNotFoundError), match=message):
+        everything(tmp_path / name, text_column="body" if "body" in message else None)
+    with pytest.raises(InputError, match="format must be one of text, csv"):
+        everything(tmp_path / name, format="xml")
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_pipe_is_read_row_by_row(kind, named, tmp_path):
+    """A row can be had before the next one is written; of JSON lines, too, no more is waited for than a line."""
+    first, second = ("", '{"text": "a"}\n') if kind == "json" else ("text\n", "a\n")
+    if named:
+        os.mkfifo(tmp_path / "pipe")
+        writing = os.open(tmp_path / "pipe", os.O_RDWR)
+        source = tmp_path / "pipe"
+    else:
+        reading, writing = os.pipe()
+        source = open(reading, encoding="utf8", newline="")  # noqa: SIM115
+    os.write(writing, (first + second).encode())
+    with source if hasattr(source, "read") else nullcontext(), read_texts(source, kind) as found:
+        assert next(found.rows) == {"text": "a"}
+        assert not named or not found.stream.ready()
+        os.write(writing, second.encode())
+        assert next(found.rows) == {"text": "a"}
+    os.close(writing)
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b"a\n", b"a\nb", b"\n\na\r\n", "\ufeffä\n€\u2028x\n".encode()])
+def test_lines_of_a_stream_are_those_of_a_file(data, tmp_path):
+    (tmp_path / "a").write_bytes(data)
+    with open(tmp_path / "a", encoding="utf-8-sig", newline="\n") as file:
+        assert list(LineStream(io.BytesIO(data))) == list(file)
+
+
+def test_a_long_line_of_a_stream_comes_in_parts():
+    """An array of a million rows may be one line."""
+    stream = LineStream(io.BytesIO(b"a\n" + b"x" * 1_000_000))
+    parts = list(iter(lambda: stream.readline(1000), ""))
+    assert parts[0] == "a\n"
+    assert max(map(len, parts)) < 100_000
+    assert "".join(parts[1:]) == "x" * 1_000_000
+
+
+def test_bytes_of_a_character_may_arrive_one_by_one():
+    read, write = os.pipe()
+    with open(read, "rb") as source:
+        stream = LineStream(source)
+        assert not stream.ready()
+        for byte in "ä".encode():
+            os.write(write, bytes([byte]))
+            assert not stream.ready()
+        os.write(write, b"\nrest")
+        assert stream.ready()
+        assert next(stream) == "ä\n"
+        assert not stream.ready()
+        os.close(write)
+        assert stream.ready()  # the end has arrived
+        assert list(stream) == ["rest"]
+    with pytest.raises(UnicodeDecodeError):
+        list(LineStream(io.BytesIO(b"a\n\xff\n")))
+
+
+def test_a_chunk_ends_where_nothing_more_has_arrived():
+    read, write = os.pipe()
+    with open(read, "rb") as source:
+        stream = LineStream(source)
+        found = Records("a", ("text",), stream, stream=stream).chunks(3)
+        os.write(write, b"1\n2\n3\n4\n5")
+        assert next(found) == (0, ["1\n", "2\n", "3\n"])
+        assert next(found) == (3, ["4\n"])
+        os.close(write)
+        assert list(found) == [(4, ["5"])]
+    assert list(Records("a", ("text",), iter(range(5))).chunks(2)) == [(0, [0, 1]), (2, [2, 3]), (4, [4])]

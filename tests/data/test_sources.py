@@ -1,5 +1,6 @@
 """Whatever holds labelled texts gives the same dataset."""
 
+import gzip
 import json
 
 import datasets
@@ -7,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ade.data import sources
+from ade.data.columns import Schema
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION
-from ade.data.sources import as_dataset, load_splits
-from ade.data.tables import Schema
+from ade.data.sources import as_dataset, has_split, load_dataset, load_splits, load_tagged
 from ade.errors import InputError
 
 TEXTS, LABELS = ["good", "bad", "fine"], ["pos", "neg", "pos"]
@@ -69,7 +71,7 @@ def test_class_labels_of_hugging_face_get_their_names():
     found = as_dataset(rows)
     assert (_rows(found), found.label_type) == ([("a", "yes"), ("b", "no")], "str")
     hidden = datasets.Dataset.from_dict({"text": ["a"], "label": [-1]}, features=features)
-    with pytest.raises(InputError, match="has no labels"):
+    with pytest.raises(InputError, match=r"row 1: .* a label beyond the 2 classes that have names"):
         as_dataset(hidden)
 
 
@@ -82,13 +84,15 @@ def test_class_labels_of_hugging_face_get_their_names():
         (["a,b", "c\nd", "a,b"], "str", ("a,b", "c\nd")),
         ([1, "x", 1], "str", ("1", "x")),
         (["01", "1", "1"], "str", ("01", "1")),
+        (["2020-01-01", "12:30", "2020-01-01T00:00:00"], "str", ("12:30", "2020-01-01", "2020-01-01T00:00:00")),
+        ([-1, 2**70, -1], "int", ("-1", str(2**70))),
     ],
 )
 def test_the_type_of_labels_is_kept(labels, kind, names, tmp_path):
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True)]
     (tmp_path / "a.json").write_text(json.dumps(rows))
     sources = [as_dataset(TEXTS, labels), as_dataset(rows), as_dataset(tmp_path / "a.json")]
-    if labels[1] != "x":
+    if labels[1] not in ("x", 2**70):
         pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
         sources += [as_dataset(pd.DataFrame(rows)), as_dataset(tmp_path / "a.parquet")]
         sources += [as_dataset(np.array(TEXTS), np.array(labels))]
@@ -106,9 +110,9 @@ def test_several_labels_and_numbers():
 @pytest.mark.parametrize(
     ("data", "labels", "message"),
     [
-        (["a", None, "c", float("nan")], list("xyxy"), r"no text \(column 'text'\) in row 2, 4;"),
-        (["a", "b", "c"], ["x", None, pd.NA], r"no label \(column 'label'\) in row 2, 3;"),
-        (["a", "b"], ["x", ""], "an empty label in row 2;"),
+        (["a", None, "c", float("nan")], list("xyxy"), "row 2: column 'text' holds no text"),
+        (["a", "b", "c"], ["x", None, pd.NA], "row 2: column 'label' holds no label"),
+        (["a", "b"], ["x", ""], "row 2: column 'label' holds an empty label"),
         (["a", "b"], ["x"], "2 texts, but 1 labels"),
         (["a", ["b"]], ["x", "y"], "row 2: column 'text' holds a list"),
         (["a", "\ud800"], ["x", "y"], "row 2: column 'text' has half of a surrogate"),
@@ -128,16 +132,59 @@ def test_what_is_missing_or_wrong_is_named_by_its_row(data, labels, message):
         as_dataset(data, labels)
 
 
-def test_missing_values_of_frames(tmp_path):
-    frame = _frame()
-    frame.loc[3, "review"] = None
-    with pytest.raises(InputError, match=r"no text \(column 'review'\) in row 2;"):
-        as_dataset(frame)
-
-
 def test_splits_of_whatever_has_them(tmp_path):
     parts = {"train": _hugging_face(), "validation": _hugging_face().select([0]), "test": _hugging_face().select([1])}
     found = load_splits(datasets.DatasetDict(parts))
     assert {name: len(rows) for name, rows in found.items()} == {"train": 3, "dev": 1, "test": 1}
     assert all(rows.names == ("neg", "pos") for rows in found.values())
     assert set(load_splits({"train": TEXTS, "label": LABELS}, schema=Schema(text="train"))) == {"train"}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_hub_data_set_keeps_its_label_names(several, tmp_path, monkeypatch):
+    """The hub's own loader, pointed at a folder laid out like a repository there."""
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    named = datasets.ClassLabel(names=["no", "yes", "perhaps"])
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.List(named) if several else named}
+    )
+    labels = [[1, 0], []] if several else [1, 0]
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": labels}, features=features)
+    (tmp_path / "repo" / "data").mkdir(parents=True)
+    rows.to_parquet(tmp_path / "repo" / "data" / "train-00000-of-00001.parquet")
+    found = sources._from_hub(str(tmp_path / "repo"), "train", Schema("text", "label"))
+    assert list(found.texts) == ["a", "b"]
+    assert found.names == ("no", "yes", "perhaps")
+    assert found.labels.tolist() == ([[True, True, False], [False] * 3] if several else [1, 0])
+    with pytest.raises(InputError, match="no split 'dev'"):
+        sources._from_hub(str(tmp_path / "repo"), "dev", Schema("text", "label"))
+
+
+def test_splits_of_a_folder(tmp_path):
+    content = b"text,label\na,x\nb,y\n"
+    (tmp_path / "train.csv.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "valid.csv").write_bytes(content)
+    (tmp_path / "test.txt").write_text("plain text\n")  # not ours
+    assert [has_split(tmp_path, split) for split in ("train", "dev", "test")] == [True, True, False]
+    assert len(load_dataset(tmp_path)) == len(load_dataset(tmp_path, "dev")) == 2
+    with pytest.raises(InputError, match="has no test file"):
+        load_dataset(tmp_path, "test")
+
+
+def test_the_embedded_glosses():
+    train, test = load_dataset("wordnet"), load_dataset("wordnet", "test")
+    assert len(train) + len(test) == 82_064
+    assert len(train.names) == 25
+    assert "Tops" not in train.names
+    assert len(test) == 8206
+    assert np.bincount(train.labels).min() > 10
+    again = load_dataset("wordnet", "test")
+    assert again.texts == test.texts  # the split is the same every time
+
+
+def test_tagged_files_may_be_gzipped(tmp_path):
+    (tmp_path / "tags.conll.gz").write_bytes(gzip.compress(b"a B-X\nb O\n"))
+    assert load_tagged(tmp_path / "tags.conll.gz").sentences == [("a", "b")]
+    (tmp_path / "tags.conll.gz").write_bytes(gzip.compress(b"a B-X\nb O\n" * 50)[:-9])
+    with pytest.raises(InputError, match="not readable as words with tags"):
+        load_tagged(tmp_path / "tags.conll.gz")

@@ -11,10 +11,11 @@ from playwright.sync_api import Page, expect, sync_playwright
 from ade.classifier import Classifier
 from ade.inspector.page import page
 from ade.inspector.reading import Inspector
-from ade.runtime.runtime import Runtime
-from ade.settings import Architecture, ServiceSettings, TrainingSettings
+from ade.service.model import ServedModel
+from ade.service.settings import ServiceSettings
+from ade.settings import Architecture, TrainingSettings
 from ade.training.loop import fit_model
-from tests.service.test_app import running
+from tests.service.conftest import running
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 ARGUMENTS = (
@@ -30,7 +31,7 @@ expect.set_options(timeout=SLOWEST)
 def folder(codebook, topics, tmp_path_factory):
     out = tmp_path_factory.mktemp("page") / "model"
     chosen = TrainingSettings(steps=80, batch_size=16, learning_rate=1e-2, device="cpu")
-    fit_model(codebook, topics, settings=chosen, architecture=Architecture(attend="gated", heads=2), out=out)
+    fit_model(codebook, topics, settings=chosen, architecture=Architecture(heads=2), out=out)
     return out
 
 
@@ -47,9 +48,14 @@ def browser():
         found.close()
 
 
+def served(folder, inspector) -> ServedModel:
+    """A model behind the service, with an inspector of the test's own."""
+    return ServedModel(Classifier.load(folder, "cpu"), "model", inspector)
+
+
 @pytest.fixture(scope="module")
 def address(folder, inspector):
-    with running(Runtime.load(folder), ServiceSettings(), lambda: inspector) as found:
+    with running(served(folder, inspector), ServiceSettings()) as found:
         yield found
 
 

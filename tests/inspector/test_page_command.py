@@ -7,9 +7,8 @@ from playwright.sync_api import expect
 
 from tests.inspector.conftest import CHROMIUM, ONE, TWO, visiting
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
 
-
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
 def test_the_command_writes_a_page(ade, folder, browser, tmp_path):
     file = tmp_path / "look.html"
     status, out, _ = ade("inspect", folder, "--html", file, "--text", ONE, "--text", TWO, "--text", "lunar", "--json")
@@ -37,7 +36,7 @@ def test_the_command_writes_a_page(ade, folder, browser, tmp_path):
 def test_what_the_command_refuses(ade, folder, codebook, tmp_path):
     codebook.save(tmp_path / "codebook")
     for words, reason in (
-        ((folder,), "--html FILE"),
+        ((folder, "--text", ONE), "--html FILE"),
         ((folder, "bank", "--text", ONE, "--text", TWO), "--html FILE"),
         ((folder, "--html", tmp_path), "not a file"),
         ((folder, "--html", tmp_path / "none" / "page.html"), "not a file"),

@@ -1,105 +1,92 @@
+"""Words and their anchors, in a codebook, a model and a folder."""
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
 import pytest
-import torch
 
 from ade.classifier import Classifier
 from ade.codebook import Codebook
+from ade.configuration import CODEBOOK, Config
 from ade.errors import InputError
-from ade.inspector.reading import inspect_in_context, read
-from ade.inspector.words import codebook_of, inspect_words, nearest_words
-from ade.model import AdeForSequenceClassification
-from ade.settings import Architecture
-from tests.conftest import word_tokenizer
-from tests.test_paper import small_model
-
-WORDS = ["cat", "dog", "car", "bus"]
+from ade.folder import Saved
+from ade.inspector.reading import Inspector
+from ade.inspector.words import WordTable, inspect_words, nearest_words
+from ade.model import model_of
+from tests.conftest import ragged_codebook, untrained, word_tokenizer
+from tests.models import coded_table, random_model
 
 
-def animals_and_vehicles() -> Codebook:
+def animals_and_vehicles() -> Saved:
     """Anchor 0 is animals, anchor 1 vehicles; a bus is a little of an animal."""
-    anchors = torch.eye(2, 4)
-    indices = torch.tensor([0, 0, 0, 0, 1, 1, 0])
-    weights = torch.tensor([0.1, 0.1, 1.0, 0.9, 1.0, 0.8, -0.2])
-    counts = torch.tensor([1, 1, 1, 1, 1, 2])
-    return Codebook.from_pairs(anchors, indices, weights, counts, word_tokenizer(WORDS))
+    indices, weights = [0, 0, 0, 0, 1, 1, 0], [0.1, 0.1, 1.0, 0.9, 1.0, 0.8, -0.2]
+    book = Codebook(np.eye(2, 4), indices, weights, [1, 1, 1, 1, 1, 2])
+    return Saved(Config(kind=CODEBOOK), word_tokenizer(["cat", "dog", "car", "bus"]), book, {})
 
 
 def test_a_words_anchors_heaviest_first():
-    found = inspect_words(animals_and_vehicles(), ["bus", "cat"], nearest=2)
-    bus = found[0]
+    bus, cat = inspect_words(animals_and_vehicles(), ["bus", "cat"], nearest=2)
     assert (bus.word, bus.token) == ("bus", "bus")
     assert [(use.anchor, round(use.weight, 3)) for use in bus.anchors] == [(1, 0.8), (0, -0.2)]
     assert set(bus.anchors[0].nearest) == {"car", "bus"}
     assert set(bus.anchors[1].nearest) == {"cat", "dog"}
-    assert found[1].as_dict()["anchors"][0]["anchor"] == 0
-
-
-def test_nearest_words_are_ordered():
-    assert nearest_words(animals_and_vehicles(), torch.tensor([1]), 4)[0][:2] == ("car", "bus")
-
-
-def test_a_word_without_tokens_is_said():
+    assert cat.as_dict()["anchors"][0]["anchor"] == 0
+    assert nearest_words(animals_and_vehicles(), [1], 4)[0][:2] == ("car", "bus")
     with pytest.raises(InputError, match="makes no token"):
         inspect_words(animals_and_vehicles(), ["   "])
+    with pytest.raises(InputError, match="no anchors"):
+        WordTable.of(random_model(coded_table()))
 
 
-def test_the_dictionary_inside_a_model_composes_the_same_directions():
-    model = small_model()
-    book = codebook_of(Classifier(model, word_tokenizer(["a", "b", "c", "d"])))
-    torch.testing.assert_close(book.anchors.norm(dim=1), torch.ones(12))
-    rows = model.ade.embedding.compose(torch.arange(6)).detach()
-    torch.testing.assert_close(torch.cosine_similarity(book.rows(), rows), torch.ones(6), rtol=1e-4, atol=1e-4)
+def test_words_of_an_anchor_are_the_nearest_of_all_blocks():
+    names = ["".join(letters) for letters in product("abcdefghijklmnopqrstu", repeat=3)]  # 9,261: more than one block
+    saved = replace(ragged_codebook([2] * (len(names) + 2), dim=8), tokenizer=word_tokenizer(names))
+    rows = saved.table.rows(np.arange(2, len(names) + 2))
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    nearest = nearest_words(saved, np.arange(12), 5)
+    for anchor, near in zip(saved.table.anchors, nearest, strict=True):
+        expected = sorted((rows @ anchor).tolist(), reverse=True)[:5]
+        assert [float(rows[names.index(word)] @ anchor) for word in near] == pytest.approx(expected, abs=1e-6)
+    assert {names.index(word) > 8192 for near in nearest for word in near} == {True, False}
 
 
-def test_a_context_weighs_anchors_anew(codebook, topics):
-    """The same word twice: its own anchors stay, their weights move, and what is composed of them is what is pooled."""
-    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="gated", heads=2))
-    classifier = Classifier(model, codebook.tokenizer)
-    one, two = read(classifier, "the bank of the team"), read(classifier, "bank profit")
-    assert one.tokens[1] == two.tokens[0] == "bank"
-    assert "the bank of the team"[slice(*one.spans[1])] == "bank"
-    assert torch.equal(one.static[1], two.static[0])
-    assert not torch.allclose(one.contextual[1], two.contextual[0], rtol=1e-3)
-    assert torch.equal(one.contextual[1] != 0, one.static[1] != 0)
-    assert float(one.pooling_weights.sum()) == pytest.approx(1)
-    ids = torch.tensor([classifier.tokenizer.encode("bank profit").ids])
-    context = model.ade.context(ids, torch.ones_like(ids, dtype=torch.bool))[0]
-    position = model.ade._positions(torch.arange(2))
-    composed = model.ade.norm(two.contextual @ model.ade.embedding.anchors) + position + context
-    assert torch.allclose(composed, two.states, atol=1e-5)
+def test_the_pairs_of_a_model_compose_the_same_directions():
+    saved = random_model()
+    book = WordTable.of(saved).codebook
+    np.testing.assert_allclose(np.linalg.norm(book.anchors, axis=1), 1, rtol=1e-5)
+    ids = np.arange(saved.table.vocabulary)
+    np.testing.assert_allclose(book.rows(ids) * saved.table.dim**0.5, saved.table.rows(ids), atol=1e-5)
 
 
-@pytest.mark.parametrize("sat", [True, False])
-def test_without_gates_the_weights_stay(codebook, topics, sat):
-    shape = Architecture(attend="tokens", sat=sat, heads=2)
-    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, shape)
-    reading = read(Classifier(model, codebook.tokenizer), "the bank")
-    assert torch.equal(reading.static, reading.contextual)
-
-
-def test_expanded_anchors_cannot_be_read_by_token(codebook, topics):
-    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="anchors", heads=2))
-    with pytest.raises(InputError, match="--attend gated"):
-        inspect_in_context(Classifier(model, codebook.tokenizer), ["bank"], "the bank")
-
-
-def test_weights_here_are_the_gated_ones(codebook, topics, tmp_path, ade):
-    model = AdeForSequenceClassification.from_codebook(codebook, topics.names, Architecture(attend="gated", heads=2))
-    classifier = Classifier(model, codebook.tokenizer)
-    (bank,) = inspect_in_context(classifier, ["Bank"], "the bank of the team", nearest=2)
-    reading = read(classifier, "the bank of the team")
-    plain = {use.anchor: use.weight for use in inspect_words(codebook_of(classifier), ["bank"])[0].anchors}
-    for use in bank.anchors:
-        assert use.weight == pytest.approx(plain[use.anchor])
-        gate = float(reading.contextual[1, use.anchor] / reading.static[1, use.anchor])
-        assert use.in_context == pytest.approx(use.weight * gate, rel=1e-4)
-        assert gate != pytest.approx(1, abs=1e-4)
-    with pytest.raises(InputError, match="does not stand"):
-        inspect_in_context(classifier, ["rocket"], "the bank")
+def test_words_of_a_folder_and_in_a_text(codebook, topics, tmp_path, ade):
+    classifier = Classifier(untrained(codebook, topics.names, heads=2))
     classifier.save(tmp_path / "model")
     codebook.save(tmp_path / "codebook")
+    (bank,) = inspect_words(classifier, ["bank"], 2)
+    assert [use.anchor for use in inspect_words(codebook, ["bank"], 2)[0].anchors] == [
+        use.anchor for use in bank.anchors
+    ]
+    assert inspect_words(tmp_path / "model", ["bank"], 2) == [bank]
+    status, out, _ = ade("inspect", tmp_path / "model", "Bank", "--text", "the bank of the team", "--json")
+    explanation, (bank,) = Inspector(classifier, 6).words_in("the bank of the team", ["Bank"])
+    assert (status, json.loads(out)) == (0, {"label": explanation.label, "words": [bank.as_dict()]})
+    assert all(abs(use.adds) > 0 for use in bank.anchors)
     status, out, _ = ade("inspect", tmp_path / "model", "bank", "--text", "the bank of the team")
-    assert status == 0
-    assert "here" in out
+    assert (status, f"adds to the score of {explanation.label}" in out) == (0, True)
     status, _, err = ade("inspect", tmp_path / "codebook", "bank", "--text", "the bank")
-    assert status == 2
-    assert "trained model" in err
+    assert (status, err.count("\n"), "trained model" in err) == (2, 1, True)
+
+
+def test_parameters_are_counted(codebook, topics, tmp_path, ade):
+    saved = untrained(codebook, topics.names, heads=2, layers=2)
+    saved.save(tmp_path / "model")
+    status, out, _ = ade("inspect", tmp_path / "model", "--json")
+    counts, model = json.loads(out)["parameters"], model_of(saved)
+    layers = sum(parameter.numel() for parameter in model.ade.layers.parameters())
+    assert (status, counts["layers"], counts["pairs"]) == (0, layers, len(codebook.table.indices))
+    trained = sum(parameter.numel() for parameter in model.parameters())
+    assert counts["total"] + counts["anchors"] + counts["pairs"] == trained
+    status, out, _ = ade("inspect", tmp_path / "model")
+    assert (status, f"{counts['total']:,}" in out) == (0, True)

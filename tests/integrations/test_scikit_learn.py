@@ -1,4 +1,4 @@
-"""AdeClassifier and AdeRegressor as scikit-learn estimators: labels of every kind, bad input, pipelines, pickling."""
+"""The estimators in scikit-learn: its own checks, labels of every kind, bad input, pipelines, pickling, vectors."""
 
 import subprocess
 import sys
@@ -8,25 +8,30 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks as checks
 from sklearn.utils import get_tags
 
+from ade.classifier import Classifier
 from ade.data.dataset import Dataset
+from ade.data.problems import MULTI
+from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.integrations.scikit_learn import AdeClassifier, AdeEncoder, AdeRegressor
 from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.training.loop import fit_model
-from tests.conftest import WORDS, topic_texts
+from tests.conftest import WORDS, sentence_encoder, topic_texts
+from tests.models import off
 
 SMALL = DistillationSettings(anchors=10, pairs=3)
-QUICK = {"steps": 200, "batch_size": 16, "learning_rate": 1e-2, "dropout": 0.0, "attend": "tokens"}
+QUICK = {"steps": 200, "batch_size": 16, "learning_rate": 1e-2, "dropout": 0.0, "device": "cpu"}
 TEXTS, LABELS = topic_texts(300, 0)
 HELD, TRUTH = topic_texts(150, 1)
 
@@ -51,6 +56,10 @@ def fitted(codebook):
     return AdeClassifier(codebook, **QUICK).fit(TEXTS, LABELS)
 
 
+def labels_of(model: Classifier, texts: list[str]) -> list:
+    return [prediction.label for prediction in model.predict(texts)]
+
+
 @pytest.mark.parametrize("check", OF_ANY_ESTIMATOR, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("kind", [AdeClassifier, AdeRegressor, AdeEncoder])
 def test_what_holds_of_any_estimator(kind, check):
@@ -73,83 +82,77 @@ def test_a_search_over_a_pipeline_in_two_processes(codebook):
     search.fit([text.upper() for text in TEXTS], LABELS)
     assert search.best_params_ == {"ade__learning_rate": 1e-2}
     assert np.mean(search.predict(HELD) == TRUTH) > 0.9
-    assert pipeline.named_steps["ade"].get_params()["learning_rate"] == 1e-2
 
 
 def test_it_is_what_train_makes(fitted, codebook):
     names = tuple(sorted(WORDS))
     data = Dataset(TEXTS, np.array([names.index(label) for label in LABELS]), names)
-    same = {name: value for name, value in QUICK.items() if name != "attend"}
-    classifier = fit_model(codebook, data, settings=replace(STRONG, **same), architecture=Architecture(attend="tokens"))
+    classifier = Classifier(fit_model(codebook, data, settings=replace(STRONG, **QUICK), architecture=Architecture()))
     np.testing.assert_array_equal(fitted.predict_proba(HELD), classifier.predict_proba(HELD))
-    assert fitted.predict(HELD).tolist() == fitted.classifier_.predict(HELD) == classifier.predict(HELD)
+    assert fitted.predict(HELD).tolist() == labels_of(classifier, HELD)
     assert fitted.score(HELD, TRUTH) == np.mean(fitted.predict(HELD) == TRUTH) > 0.9
 
 
 def test_the_lexicon_can_be_left_out(codebook):
     """Only the order of two tokens tells the labels apart: by default a lexicon is added for them."""
     texts = [f"{'goal bank' if i % 2 else 'bank goal'} {text}" for i, text in enumerate(TEXTS)]
-    labels = [i % 2 for i in range(len(texts))]
-    short = {**QUICK, "steps": 2}
+    labels, short = [i % 2 for i in range(len(texts))], {**QUICK, "steps": 2}
     with_lexicon, without, paper = (
-        AdeClassifier(codebook, **short, **chosen).fit(texts, labels).classifier_.model
+        AdeClassifier(codebook, **short, **chosen).fit(texts, labels).classifier_.saved.lexicon
         for chosen in ({}, {"lexicon": False}, {"preset": "paper"})
     )
-    assert with_lexicon.lexicon is not None
-    assert without.lexicon is None
-    assert paper.lexicon is None
+    assert len(with_lexicon) > 1
+    assert (without, paper) == (None, None)
 
 
-def test_a_clone_is_alike_and_not_fitted(fitted):
-    copy = clone(fitted)
-    assert copy.get_params().keys() == fitted.get_params().keys()
-    assert copy.steps == 200
-    assert torch.equal(copy.codebook.weights, fitted.codebook.weights)
-    with pytest.raises(NotFittedError):
-        copy.predict(HELD)
+def test_parameters_reach_the_model(codebook):
+    chosen = {"attend": "anchors", "max_tokens": 7, "class_weight": "balanced"}
+    config = AdeClassifier(codebook, **{**QUICK, "steps": 2, **chosen}).fit(TEXTS, LABELS).classifier_.saved.config
+    assert (config.attend, config.max_tokens, config.dropout) == ("anchors", 7, 0.0)
+    assert len(set(config.class_weights)) > 1
 
 
 def test_fitting_again_gives_the_same_and_parameters_stay(fitted):
     before = fitted.get_params()
-    again = clone(fitted).fit(TEXTS, LABELS)
-    np.testing.assert_array_equal(again.predict_proba(HELD), fitted.predict_proba(HELD))
+    copy = clone(fitted)
+    assert copy.get_params().keys() == before.keys()
+    with pytest.raises(NotFittedError):
+        copy.predict(HELD)
+    np.testing.assert_array_equal(copy.fit(TEXTS, LABELS).predict_proba(HELD), fitted.predict_proba(HELD))
     other = clone(fitted).set_params(random_state=1).fit(TEXTS, LABELS)
     assert not np.array_equal(other.predict_proba(HELD), fitted.predict_proba(HELD))
     assert all(value is fitted.get_params()[name] for name, value in before.items())
 
 
 def test_a_random_state_is_drawn_from(codebook):
-    short = {**QUICK, "steps": 3}
     first, second, third = (
-        AdeClassifier(codebook, **short, random_state=state).fit(TEXTS, LABELS).predict_proba(HELD)
+        AdeClassifier(codebook, **{**QUICK, "steps": 3}, random_state=state).fit(TEXTS, LABELS).predict_proba(HELD)
         for state in (np.random.RandomState(3), np.random.RandomState(3), np.random.RandomState(4))
     )
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, third)
 
 
-def test_dumped_and_loaded(fitted, codebook, tmp_path):
-    encoder = AdeEncoder(codebook).fit()
-    joblib.dump([fitted, encoder], tmp_path / "both.joblib")
+def test_dumped_and_loaded(fitted, tmp_path):
+    vectors = AdeEncoder(fitted.classifier_).fit()
+    joblib.dump([fitted, vectors], tmp_path / "both.joblib")
     classifier, loaded = joblib.load(tmp_path / "both.joblib")
     np.testing.assert_array_equal(classifier.predict_proba(HELD), fitted.predict_proba(HELD))
-    assert classifier.predict(HELD).tolist() == fitted.predict(HELD).tolist()
-    np.testing.assert_array_equal(loaded.transform(HELD), encoder.transform(HELD))
+    np.testing.assert_array_equal(loaded.transform(HELD), vectors.transform(HELD))
 
 
-def test_a_subset_or_another_order_changes_nothing(fitted, codebook):
+def test_a_subset_or_another_order_changes_nothing(fitted):
     order = np.random.default_rng(0).permutation(len(HELD))
-    encoders = [AdeEncoder(source).fit() for source in (codebook, fitted.classifier_)]
-    for method in (fitted.predict_proba, *(encoder.transform for encoder in encoders)):
-        whole = method(HELD)
-        np.testing.assert_allclose(method([HELD[i] for i in order]), whole[order], rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(method(HELD[7:9]), whole[7:9], rtol=1e-4, atol=1e-6)
+    for method in (fitted.predict_proba, AdeEncoder(fitted.classifier_).fit().transform):
+        together = method(HELD)
+        np.testing.assert_allclose(method([HELD[i] for i in order]), together[order], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(method(HELD[7:9]), together[7:9], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, pd.Series, lambda texts: np.array(texts, object)])
-def test_texts_of_every_kind(kind, fitted, codebook):
+def test_texts_of_every_kind(kind, fitted):
     np.testing.assert_array_equal(fitted.predict(kind(HELD)), fitted.predict(HELD))
-    encoder = AdeEncoder(codebook)
+    encoder = AdeEncoder(fitted.classifier_)
     np.testing.assert_array_equal(encoder.fit_transform(kind(HELD)), encoder.transform(HELD))
 
 
@@ -169,41 +172,32 @@ def test_labels_of_every_kind(labels, codebook):
     classifier = AdeClassifier(codebook, **{**QUICK, "steps": 100}).fit(TEXTS, labels)
     known = np.asarray(labels)
     assert classifier.classes_.tolist() == sorted(set(known.tolist()))
-    found = classifier.predict(TEXTS)
-    assert found.dtype == known.dtype
-    assert np.mean(found == known) > 0.8
-    probabilities = classifier.predict_proba(TEXTS)
-    assert probabilities.shape == (300, len(classifier.classes_))
-    np.testing.assert_array_equal(classifier.classes_[probabilities.argmax(1)], found)
+    predicted, probabilities = classifier.predict(TEXTS), classifier.predict_proba(TEXTS)
+    assert predicted.dtype == known.dtype
+    assert np.mean(predicted == known) > 0.8
+    np.testing.assert_array_equal(classifier.classes_[probabilities.argmax(1)], predicted)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame, csr_array], ids=["array", "frame", "sparse"])
 def test_several_labels_a_text(kind, codebook):
-    marks = np.array([[f" {word} " in f" {text} " for word in ("goal", "bank", "the")] for text in TEXTS]).astype(int)
-    classifier = AdeClassifier(codebook, **QUICK).fit(TEXTS, kind(marks))
-    assert classifier.classifier_.problem == "multi_label_classification"
-    assert classifier.classes_.tolist() == [0, 1, 2]
-    probabilities, found = classifier.predict_proba(TEXTS), classifier.predict(TEXTS)
-    np.testing.assert_array_equal(found, probabilities >= 0.5)
-    assert found.dtype == np.int64
-    assert np.mean(found == marks) > 0.9
-    assert classifier.score(TEXTS, marks) == np.mean((found == marks).all(1)) > 0.7
-
-
-def test_labels_take_their_names_from_a_frame(codebook):
-    marks = pd.DataFrame({"goals": ["goal" in text for text in TEXTS], "banks": ["bank" in text for text in TEXTS]})
-    classifier = AdeClassifier(codebook, **{**QUICK, "steps": 5}).fit(TEXTS, marks.astype(int))
-    assert classifier.classes_.tolist() == ["goals", "banks"]
-    assert classifier.classifier_.names == ("goals", "banks")
+    words = ("goal", "bank", "the")
+    marks = np.array([[f" {word} " in f" {text} " for word in words] for text in TEXTS]).astype(int)
+    given = pd.DataFrame(marks, columns=words) if kind is pd.DataFrame else kind(marks)
+    classifier = AdeClassifier(codebook, **QUICK).fit(TEXTS, given)
+    assert classifier.classifier_.problem == MULTI
+    assert classifier.classes_.tolist() == (list(words) if kind is pd.DataFrame else [0, 1, 2])
+    assert classifier.classifier_.labels == tuple(map(str, classifier.classes_))
+    predicted = classifier.predict(TEXTS)
+    np.testing.assert_array_equal(predicted, classifier.predict_proba(TEXTS) >= 0.5)
+    assert np.mean(predicted == marks) > 0.9
+    assert classifier.score(TEXTS, marks) == np.mean((predicted == marks).all(1)) > 0.7
 
 
 def test_numbers(codebook):
     numbers = np.array([text.split().count("the") + 10.0 for text in TEXTS])
     pipeline = make_pipeline(AdeRegressor(codebook, **{**QUICK, "steps": 300}))
     regressor = pipeline.fit(TEXTS, numbers).named_steps["aderegressor"]
-    found = regressor.predict(HELD)
-    assert found.shape == (150,)
-    assert found.tolist() == regressor.classifier_.predict(HELD)
+    assert regressor.predict(HELD).tolist() == labels_of(regressor.classifier_, HELD)
     assert pipeline.score(HELD, [text.split().count("the") + 10.0 for text in HELD]) > 0.5  # r squared
     assert regressor.predict([]).shape == (0,)
 
@@ -240,26 +234,18 @@ def test_a_fold_may_lack_a_class(codebook):
     order = np.argsort(LABELS, kind="stable")
     texts, labels = [TEXTS[i] for i in order], [LABELS[i] for i in order]
     classifier = AdeClassifier(codebook, **{**QUICK, "steps": 20})
-    scores = cross_val_score(classifier, texts, labels, cv=KFold(3), error_score="raise")
-    assert scores.shape == (3,)
+    assert cross_val_score(classifier, texts, labels, cv=KFold(3), error_score="raise").shape == (3,)
     before = labels.index("sport")
     classifier.fit(texts[:before], labels[:before])
     assert classifier.classes_.tolist() == ["money", "space"]
     assert set(classifier.predict(texts)) <= {"money", "space"}
-    assert classifier.predict_proba(texts).shape == (300, 2)
 
 
-@pytest.mark.parametrize("text", ["", "   "])
-def test_empty_texts(text, fitted, codebook):
-    assert fitted.predict([text])[0] in WORDS
-    np.testing.assert_array_equal(AdeEncoder(codebook).fit_transform([text, "goal"])[0], 0)
-    assert np.isfinite(AdeEncoder(fitted.classifier_).fit_transform([text])).all()
-
-
-def test_no_texts_at_all(fitted, codebook):
+def test_no_text_and_no_token(fitted):
+    assert fitted.predict(["", "   "]).shape == (2,)
+    assert np.isfinite(AdeEncoder(fitted.classifier_).fit_transform(["", "   "])).all()
     assert fitted.predict([]).shape == (0,)
     assert fitted.predict_proba([]).shape == (0, 3)
-    assert AdeEncoder(codebook).fit().transform([]).shape == (0, 16)
     assert AdeEncoder(fitted.classifier_).fit().transform([]).shape == (0, 16)
 
 
@@ -295,27 +281,80 @@ def test_bad_texts_and_labels(texts, labels, message, codebook):
         ({"attend": "letters"}, "attend must be one of"),
         ({"learning_rate": -1}, "learning_rate must be above 0"),
         ({"distillation": SMALL}, "distilled already"),
-        ({"codebook": 7}, "teacher's name is needed, not int"),
+        ({"start": 7}, "teacher's name is needed, not int"),
         ({"class_weight": "rare"}, "class_weights must be none or balanced"),
     ],
 )
 def test_bad_settings(settings, message, codebook):
     with pytest.raises(InputError, match=message):
-        AdeClassifier(**{"codebook": codebook, **QUICK, **settings}).fit(TEXTS, LABELS)
+        AdeClassifier(**{"start": codebook, **QUICK, **settings}).fit(TEXTS, LABELS)
 
 
-def test_a_codebook_from_a_folder_or_a_teacher(fitted, codebook, teacher_folder, tmp_path):
+def test_a_start_from_a_folder_a_teacher_or_an_encoder(fitted, codebook, teacher_folder, tmp_path):
     codebook.save(tmp_path / "codebook")
     short = {**QUICK, "steps": 20}
     expected = AdeClassifier(codebook, **short).fit(TEXTS, LABELS).predict_proba(HELD)
     for source, how in ((tmp_path / "codebook", None), (teacher_folder, SMALL), (str(teacher_folder), SMALL)):
-        found = AdeClassifier(source, distillation=how, **short).fit(TEXTS, LABELS)
-        np.testing.assert_allclose(found.predict_proba(HELD), expected, rtol=1e-4)
-    first, second = (AdeEncoder(teacher_folder, distillation=SMALL).fit().source_ for _ in range(2))
-    assert first is second  # distilled once
+        other = AdeClassifier(source, distillation=how, **short).fit(TEXTS, LABELS)
+        np.testing.assert_allclose(other.predict_proba(HELD), expected, rtol=1e-4)
+    encoder = sentence_encoder(layers=2)
+    further = AdeClassifier(encoder.saved, **short).fit(TEXTS, LABELS)
+    assert further.classifier_.saved.config.layers == 2
     fitted.classifier_.save(tmp_path / "model")
-    with pytest.raises(InputError, match="is a trained model; give a codebook"):
+    with pytest.raises(InputError, match="a classifier of texts; an encoder is needed here"):
         AdeClassifier(tmp_path / "model").fit(TEXTS, LABELS)
+
+
+# -- vectors -------------------------------------------------------------------------------------------------------
+
+WORDED = ["w1 w2 w3", "w4", "", "w5 w5 w1 w9 w2 w7", "w3 " * 300]  # the last is truncated
+
+
+def test_vectors_of_a_classifier_are_what_it_classifies(codebook, tmp_path):
+    fitted = AdeClassifier(codebook, **QUICK, lexicon=False, max_tokens=4).fit(TEXTS, LABELS)
+    fitted.classifier_.save(tmp_path / "model")
+    vectors = AdeEncoder(tmp_path / "model").fit_transform(HELD)
+    layers = fitted.classifier_.saved.layers
+    assert off(vectors @ layers["head.weight"].T + layers["head.bias"], fitted.classifier_.scores(HELD)) < 1e-4
+    first, long = AdeEncoder(fitted.classifier_).fit_transform(["goal bank the team", "goal bank the team coach"])
+    np.testing.assert_allclose(first, long, rtol=1e-5)
+    linear = make_pipeline(AdeEncoder(tmp_path / "model"), LogisticRegression()).fit(TEXTS, LABELS)
+    assert linear.score(HELD, TRUTH) > 0.9
+
+
+def test_vectors_of_an_encoder_are_its_own_in_every_use(tmp_path):
+    encoder = sentence_encoder()
+    encoder.save(tmp_path / "encoder")
+    expected = encoder.encode(WORDED)
+    for source in (tmp_path / "encoder", str(tmp_path / "encoder"), encoder):
+        estimator = clone(AdeEncoder(source, device="cpu")).fit()
+        assert isinstance(estimator.model_, Encoder)
+        np.testing.assert_allclose(estimator.transform(WORDED), expected, atol=1e-5)
+        assert len(estimator.get_feature_names_out()) == 24
+        joblib.dump(estimator, tmp_path / "encoder.joblib")
+        np.testing.assert_allclose(joblib.load(tmp_path / "encoder.joblib").transform(WORDED), expected, atol=1e-5)
+
+
+def test_names_and_frames(fitted):
+    encoder = AdeEncoder(fitted.classifier_).fit()
+    assert encoder.get_feature_names_out().tolist() == [f"adeencoder{i}" for i in range(16)]
+    frame = encoder.set_output(transform="pandas").transform(pd.Series(HELD[:3], index=[7, 8, 9]))
+    assert frame.columns.tolist() == encoder.get_feature_names_out().tolist()
+    table = pd.DataFrame({"text": HELD, "length": [len(text) for text in HELD]})
+    columns = ColumnTransformer([("ade", AdeEncoder(fitted.classifier_), "text")], remainder="passthrough").fit(table)
+    assert columns.transform(table).shape == (150, 17)
+    assert columns.get_feature_names_out()[-1] == "remainder__length"
+
+
+def test_what_is_no_model_is_refused(codebook, tmp_path):
+    codebook.save(tmp_path / "codebook")
+    for model, message in (
+        (None, "give a trained"),
+        (codebook, "give a trained"),
+        (tmp_path / "codebook", "a codebook"),
+    ):
+        with pytest.raises(InputError, match=message):
+            AdeEncoder(model).fit()
 
 
 def test_scikit_learn_is_optional():

@@ -1,114 +1,125 @@
-"""Packing loses nothing but what its bits cannot hold, whatever the widths and sizes; damage is noticed."""
+"""Packing a codebook loses nothing but what its bits cannot hold, whatever the widths and sizes; damage is noticed."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ade.errors import InputError
-from ade.packing import format as packing
-from ade.packing.format import Packing
+from ade.packing.format import SCALE_STEPS, Packing, Pairs, layout_bytes, pack, unpack
 
 
-def ragged(counts: list[int], anchors: int, dim: int = 6, fine: int = 0, coarse: int = 0, seed: int = 0) -> tuple:
-    """Random pairs; the last `fine + coarse` tokens have a row of their own, in 8 and in 4 bits."""
-    draw = np.random.default_rng(seed)
-    counts = np.array([*counts, *[1] * (fine + coarse)])
-    indices = draw.integers(0, anchors, counts.sum())
-    indices[len(indices) - fine - coarse :] = anchors + np.arange(fine + coarse)
-    weights = draw.normal(size=counts.sum()).astype(np.float32)
-    weights[len(indices) - fine - coarse :] = np.abs(weights[len(indices) - fine - coarse :])
-    table = draw.normal(size=(anchors + fine + coarse, dim)).astype(np.float32)
-    return table, indices, weights, counts
+def ragged(counts: list[int], anchors: int, dim: int = 6, own_8: int = 0, own_4: int = 0) -> Pairs:
+    """Random pairs; the tokens in the middle have rows of their own, in 8 and in 4 bits by turns."""
+    draw = np.random.default_rng(0)
+    middle, own = len(counts) // 2, own_8 + own_4
+    counts = np.array([*counts[:middle], *[1] * own, *counts[middle:]])
+    indices, weights = draw.integers(0, anchors, counts.sum()), draw.normal(size=counts.sum()).astype(np.float32)
+    start = counts[:middle].sum()
+    kinds = np.array([8] * own_8 + [4] * own_4)[draw.permutation(own)]
+    for bits, first in ((8, anchors), (4, anchors + own_8)):
+        indices[start + np.flatnonzero(kinds == bits)] = first + np.arange((kinds == bits).sum())
+    weights[start : start + own] = np.abs(weights[start : start + own])
+    return Pairs(draw.normal(size=(anchors + own, dim)).astype(np.float32), indices, weights, counts)
+
+
+SMALL = ragged([3, 1, 8, 2] * 20, 37, 12, 2, 3)
+HOW = Packing(4, shared=37, fine=2)
 
 
 @given(
     counts=st.lists(st.integers(1, 64), min_size=1, max_size=80),
     anchors=st.sampled_from([1, 2, 3, 500, 512, 513, 65_536]),
     bits=st.sampled_from([2, 3, 4, 5, 8]),
-    fine=st.integers(0, 3),
-    coarse=st.integers(0, 3),
+    anchor_bits=st.sampled_from([8, 16]),
+    own_8=st.integers(0, 3),
+    own_4=st.integers(0, 3),
     dim=st.integers(1, 7),
 )
-def test_pairs_come_back(counts, anchors, bits, fine, coarse, dim):
-    table, indices, weights, counts = ragged(counts, anchors, dim, fine, coarse)
-    shape, arrays = packing.pack(table, indices, weights, counts, Packing(bits, shared=anchors, fine=fine))
-    assert shape.nbytes == sum(array.nbytes for array in arrays.values())
-    starts = packing.check(shape, arrays)
-    types = np.random.default_rng(1).permutation(len(counts))
-    index, weight, there = packing.lookup(shape, arrays, starts, types)
-    assert np.array_equal(there.sum(1), counts[types])
-    ends = np.cumsum(counts)
-    levels = 2 ** (bits - 1) - 1
-    for row, token in enumerate(types):
-        part = slice(ends[token] - counts[token], ends[token])
-        assert np.array_equal(index[row][there[row]], indices[part])
-        largest = np.abs(weights[part]).max()
-        off = np.abs(weight[row][there[row]] - weights[part])
-        grid = (arrays["scale_range"][1] / arrays["scale_range"][0]) ** (0.5 / packing.SCALE_STEPS)
-        assert off.max() <= largest * (0.5 / levels + 1.01 * (grid - 1)) + 1e-6
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    same = packing.lookup(shape, tensors, torch.from_numpy(starts), torch.from_numpy(types))
-    for found, expected in zip(same, (index, weight, there), strict=True):
-        assert np.allclose(found.numpy(), expected, rtol=1e-5)
-    rows = packing.all_anchors(shape, arrays)
-    assert np.array_equal(rows, packing.all_anchors(shape, tensors).numpy())
-    for part, levels in ((rows[: anchors + fine], 127), (rows[anchors + fine :], 7)):
-        exact = table[: anchors + fine] if levels == 127 else table[anchors + fine :]
-        assert (np.abs(part - exact) <= np.abs(exact).max(1, keepdims=True) * (0.501 / levels + 1e-3) + 1e-6).all()
+def test_pairs_come_back(counts, anchors, bits, anchor_bits, own_8, own_4, dim):
+    pairs = ragged(counts, anchors, dim, own_8, own_4)
+    sizes, arrays = pack(pairs, Packing(bits, anchor_bits, anchors, own_8))
+    assert sizes.nbytes == layout_bytes(sizes.arrays()) == sum(array.nbytes for array in arrays.values())
+    assert (sizes.vocabulary, sizes.dim, sizes.most) == (len(pairs.counts), dim, max(counts))
+    assert (sizes.anchors, sizes.own_8, sizes.own_4, sizes.pairs) == (anchors, own_8, own_4, sum(counts))
+    assert sizes.packing == Packing(bits, anchor_bits, anchors, own_8)
+
+    found = unpack(sizes, arrays)
+    assert [array.dtype for array in found] == [np.float32, np.int32, np.float32, np.int32]
+    assert np.array_equal(found.indices, pairs.indices)
+    assert np.array_equal(found.counts, pairs.counts)
+    token, starts = np.repeat(np.arange(len(pairs.counts)), pairs.counts), np.cumsum(pairs.counts) - pairs.counts
+    largest = np.maximum.reduceat(np.abs(pairs.weights), starts)[token]
+    grid = (arrays["scale_range"][1] / arrays["scale_range"][0]) ** (0.5 / SCALE_STEPS) - 1  # half a step
+    allowed = largest * (0.5 / (2 ** (bits - 1) - 1) + 1.01 * grid) + 1e-4 * largest.max()
+    assert (np.abs(found.weights - pairs.weights) <= allowed).all()
+
+    shared, fine = anchors, anchors + own_8
+    for part, levels in ((slice(shared), 127), (slice(shared, fine), 127), (slice(fine, None), 7)):
+        exact = pairs.anchors[part]
+        allowed = np.abs(exact).max(1, keepdims=True, initial=0) * (0.501 / levels + 1e-3) + 1e-6
+        assert (np.abs(found.anchors[part] - exact) <= allowed).all()
+    if anchor_bits == 16:
+        np.testing.assert_allclose(found.anchors[:shared], pairs.anchors[:shared], rtol=1e-3, atol=1e-6)
 
 
 def test_packing_what_was_packed_changes_nothing():
-    table, indices, weights, counts = ragged([3, 1, 8, 2] * 20, 37, 12, 2, 3)
-    how = Packing(4, shared=37, fine=2)
-    shape, arrays = packing.pack(table, indices, weights, counts, how)
-    index, weight, there = packing.lookup(shape, arrays, packing.check(shape, arrays), np.arange(len(counts)))
-    again = packing.pack(packing.all_anchors(shape, arrays), index[there], weight[there], there.sum(1), how)
-    assert again[0] == shape
+    sizes, arrays = pack(SMALL, HOW)
+    again_sizes, again = pack(unpack(sizes, arrays), HOW)
+    assert again_sizes == sizes
     for name, array in arrays.items():
-        assert np.array_equal(again[1][name], array) or name == "scale_range"
-    assert np.allclose(again[1]["scale_range"], arrays["scale_range"], rtol=1e-6)
+        assert np.array_equal(again[name], array), name
 
 
-@pytest.mark.parametrize("name", ["pairs", "codes", "anchors", "scales"])
-def test_a_stream_cut_short_is_refused(name):
-    shape, arrays = packing.pack(*ragged([3, 1, 8, 2] * 20, 37), Packing(4))
-    with pytest.raises(InputError, match=f"'{name}' should be"):
-        packing.check(shape, {**arrays, name: arrays[name][:-1]})
-    with pytest.raises(InputError, match=f"'{name}' should be"):
-        packing.check(shape, {each: array for each, array in arrays.items() if each != name})
+@pytest.mark.parametrize("name", list(pack(SMALL, HOW)[1]))
+def test_an_array_cut_short_of_another_type_or_missing_is_refused(name):
+    sizes, arrays = pack(SMALL, HOW)
+    for wrong in (arrays[name][:-1], arrays[name].astype(np.int32), None):
+        with pytest.raises(InputError, match=f"'{name}' should be"):
+            unpack(sizes, {key: array for key, array in {**arrays, name: wrong}.items() if array is not None})
 
 
 def test_damage_is_noticed():
-    shape, arrays = packing.pack(*ragged([3, 1, 8, 2] * 20, 37), Packing(4))
+    sizes, arrays = pack(SMALL, HOW)
     codes = arrays["codes"].copy()
     codes[5] ^= 255
-    with pytest.raises(InputError, match="counts do not add up"):
-        packing.check(shape, {**arrays, "codes": codes})
+    with pytest.raises(InputError, match="do not add up"):
+        unpack(sizes, {**arrays, "codes": codes})
     with pytest.raises(InputError, match="outside the anchors"):
-        packing.check(shape, {**arrays, "pairs": np.full_like(arrays["pairs"], 255)})
+        unpack(sizes, {**arrays, "pairs": np.full_like(arrays["pairs"], 255)})
+    for bounds in ([0, 1], [2, 1], [1, np.inf], [1, np.nan], [-1, 1]):
+        with pytest.raises(InputError, match="range of the scales"):
+            unpack(sizes, {**arrays, "scale_range": np.array(bounds, np.float32)})
 
 
-def test_shapes_that_lie_are_refused():
-    shape, arrays = packing.pack(*ragged([3, 1, 8, 2] * 20, 37), Packing(4))
-    for lie in ({"most": 14}, {"pairs": shape.pairs + 1}, {"whole_8": 1}, {"vocabulary": shape.vocabulary - 1}):
-        with pytest.raises(InputError):
-            packing.check(replace(shape, **lie), arrays)
-    for lie in ({"anchors": 2**22}, {"anchors": 0}, {"dim": -1}):
-        with pytest.raises(InputError, match=r"cannot be packed|are not valid"):
-            replace(shape, **lie)
-
-
-def test_rows_kept_whole_must_be_in_order():
-    table, indices, weights, counts = ragged([2, 1], 5, fine=2)
-    with pytest.raises(InputError, match="in the order of their tokens"):
-        packing.pack(table, indices[[0, 1, 2, 4, 3]], weights, counts, Packing(4, shared=5, fine=2))
-
-
-@pytest.mark.parametrize("settings", [{"weight_bits": 1}, {"weight_bits": 9}, {"anchor_bits": 4}, {"layer_bits": 3}])
-def test_widths_nobody_can_read_are_refused(settings):
+@pytest.mark.parametrize("name", ["most", "pairs", "own_8", "own_4", "vocabulary", "dim", "anchors", "weight_bits"])
+def test_sizes_that_lie_are_refused(name):
+    sizes, arrays = pack(SMALL, HOW)
     with pytest.raises(InputError):
-        Packing(**settings)
+        unpack(replace(sizes, **{name: 15 if name == "most" else getattr(sizes, name) + 1}), arrays)
+
+
+def test_sizes_and_widths_no_packed_codebook_has_are_refused():
+    sizes = pack(SMALL, HOW)[0]
+    for lie in (
+        {"anchors": 2**22}, {"anchors": 0}, {"dim": -1}, {"pairs": 1.0}, {"own_8": True}, {"weight_bits": 9},
+        {"weight_bits": 1}, {"anchor_bits": 4},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=r"cannot be packed|are not valid"):
+            replace(sizes, **lie)
+    replace(sizes, anchors=2**21)  # with four bits of a weight the most that a pair may have
+    for lie in ({"weight_bits": 1}, {"weight_bits": 9}, {"anchor_bits": 4}):
+        with pytest.raises(InputError):
+            Packing(**lie)
+
+
+def test_rows_of_single_tokens_must_be_in_order_and_their_only_pair():
+    pairs = ragged([2, 1], 5, own_4=2)
+    order = [0, 1, 3, 2, 4]
+    shared = pairs._replace(counts=np.array([2, 2, 1]))
+    missing = pairs._replace(anchors=np.vstack([pairs.anchors, pairs.anchors[:1]]))
+    for wrong in (pairs._replace(indices=pairs.indices[order]), shared, missing):
+        with pytest.raises(InputError, match="in the order of their tokens, one anchor each"):
+            pack(wrong, Packing(4, shared=5))

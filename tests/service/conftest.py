@@ -1,108 +1,131 @@
-"""A service on a real socket, clients for it, and a runtime that can be watched."""
+"""A service on a real socket, clients for it, and a model that can be watched at work."""
 
 import asyncio
 import contextlib
 import json
-import select
 import socket
 import subprocess
 import sys
 import threading
-import time
+from dataclasses import replace
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ade.runtime.runtime import Runtime
+from ade.service import batcher
 from ade.service.access import Access
 from ade.service.app import create_app
-from ade.service.model import ServedModel
+from ade.service.model import Query, ServedModel
 from ade.service.server import Server, bind_socket, url_of
-from ade.settings import STRONG, Architecture, ServiceSettings
+from ade.service.settings import ServiceSettings
+from ade.settings import STRONG, Architecture
 from ade.training.loop import fit_model
 from tests.conftest import PATIENT, until
 
-SMALL = ServiceSettings(
-    max_bytes=4000, max_texts=8, max_chars=100, timeout=PATIENT, batch=16, queue=1000, inspect_texts=1, grace=0
-)
+SMALL = ServiceSettings(max_bytes=4000, max_texts=8, max_chars=100, timeout=PATIENT, queue_tokens=10_000, grace=0)
 SECRET = "the password is swordfish"
 HEAD = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
 
 
 @pytest.fixture(scope="session")
 def folder(codebook, topics, tmp_path_factory):
-    out = tmp_path_factory.mktemp("model") / "gated"
-    chosen = STRONG.__class__(steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
-    fit_model(codebook, topics, settings=chosen, architecture=Architecture(attend="gated"), out=out)
+    out = tmp_path_factory.mktemp("model") / "tokens"
+    settings = replace(STRONG, steps=60, batch_size=16, learning_rate=5e-3, device="cpu")
+    fit_model(codebook, topics, settings=settings, architecture=Architecture(attend="tokens"), out=out)
     return out
 
 
-class Watched(Runtime):
-    """A runtime that can be held at work, fails where a text says so, and remembers what it was asked."""
+class Watched(ServedModel):
+    """A model that can be held at work, fails where a text says so, and remembers what it was asked."""
 
-    def __init__(self, *given, **named):
-        super().__init__(*given, **named)
+    def __init__(self, *given):
+        super().__init__(*given)
         self.asked, self.busy, self.go = [], threading.Event(), threading.Event()
         self.go.set()
 
-    def predict_proba(self, texts):
+    def _work(self, texts):
         self.asked.append(list(texts))
         self.busy.set()
         assert self.go.wait(PATIENT)
-        if any("boom" in text for text in texts):
+        if any("boom" in text for text in self.asked[-1]):
             raise RuntimeError(SECRET)
-        return super().predict_proba(texts)
+
+    def predict(self, queries):
+        self._work(query.text for query in queries)
+        return super().predict(queries)
+
+    def embed(self, items):
+        self._work(item.text for item in items)
+        return super().embed(items)
+
+    def explain(self, queries):
+        self._work(query.text for query in queries)
+        return super().explain(queries)
+
+    def inspect(self, queries):
+        self._work(query.text for query in queries)
+        return super().inspect(queries)
+
+
+@pytest.fixture
+def watched(folder, monkeypatch):
+    monkeypatch.setattr(batcher, "INLINE_SECONDS", -1.0)  # the event loop must go on while the model is held
+    model = Watched.load(folder)
+    model.asked.clear()
+    model.busy.clear()
+    return model
 
 
 @contextlib.contextmanager
-def running(predictor, chosen=SMALL, inspector=None, access=Access(), load=None, server=Server, buffer=0):
+def running(model, settings=SMALL, access=Access(), server=Server):
     """A service on a free port, stopped and joined at the end."""
     ready = threading.Event()
-    model = predictor if isinstance(predictor, ServedModel) else ServedModel(predictor, make_inspector=inspector)
     with bind_socket("127.0.0.1", 0) as bound:
-        if buffer:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)  # of answers, in the system
-        server = server(create_app(model, chosen, access, load), ready.set, chosen)
+        server = server(create_app(model, settings, access), ready.set, settings.grace)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         try:
             assert ready.wait(PATIENT)
             yield url_of(bound)
         finally:
-            if isinstance(model.predictor, Watched):
-                model.predictor.go.set()  # where a test has failed, nobody is left waiting
-            server.should_exit = server.is_hurried = True
+            if isinstance(model, Watched):
+                model.go.set()  # where a test has failed, nobody is left waiting
+            for _ in range(2):
+                server.handle_exit(15, None)
             thread.join(PATIENT)
             assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
 def address(folder):
-    with running(Runtime.load(folder)) as found:
+    with running(ServedModel.load(folder)) as found:
         yield found
 
 
-def got(address: str, path: str = "") -> httpx.Response:
-    return httpx.get(address + path, timeout=PATIENT)
+def got(address: str, path: str = "", **headers: str) -> httpx.Response:
+    return httpx.get(address + path, headers=headers, timeout=PATIENT)
 
 
-def metrics_of(address: str) -> dict[str, float]:
-    found = {}
-    for family in text_string_to_metric_families(got(address, "/metrics").text):
-        for sample in family.samples:
-            labels = ",".join(sample.labels.values())
-            found[f"{sample.name} {labels}".strip()] = sample.value
-    return found
+def posted(address: str, path: str, **body: object) -> httpx.Response:
+    return httpx.post(address + path, json=body, timeout=PATIENT)
 
 
-def posted(address: str, texts: object, path: str = "/predict") -> httpx.Response:
-    return httpx.post(f"{address}{path}", json={"texts": texts}, timeout=PATIENT)
+def predicted(address: str, texts: object) -> httpx.Response:
+    return posted(address, "/predict", texts=texts)
 
 
 def sent(address: str, content: object, kind: str = "application/json") -> httpx.Response:
     """The answer to a body sent as it is."""
     return httpx.post(f"{address}/predict", content=content, headers={"content-type": kind}, timeout=PATIENT)
+
+
+def metrics_of(address: str) -> dict[str, float]:
+    values = {}
+    for family in text_string_to_metric_families(got(address, "/metrics").text):
+        for sample in family.samples:
+            values[f"{sample.name} {','.join(sample.labels.values())}".strip()] = sample.value
+    return values
 
 
 def connected(address: str) -> socket.socket:
@@ -119,30 +142,20 @@ def rest_of(connection: socket.socket) -> bytes:
     return said
 
 
-def raw(address: str, sent: bytes, end: bool = True) -> bytes:
+def raw(address: str, content: bytes, end: bool = True) -> bytes:
     """What a server says to bytes sent as they are."""
     with connected(address) as connection:
         with contextlib.suppress(OSError):  # it may have closed already
-            connection.sendall(sent)
+            connection.sendall(content)
             if end:
                 connection.shutdown(socket.SHUT_WR)
-        return rest_of(connection)
-
-
-def trickled(address: str, head: bytes) -> bytes:
-    """What a server says to a request that goes on and on, a byte at a time, until it says something."""
-    with connected(address) as connection:
-        connection.sendall(head)
-        give_up = time.monotonic() + PATIENT
-        while not select.select([connection], [], [], 0.02)[0] and time.monotonic() < give_up:
-            connection.sendall(b"x")
         return rest_of(connection)
 
 
 @contextlib.contextmanager
 def serving_verb(folder, *words):
     """`ade serve` as a process; gives it and its address once it says it is ready."""
-    always = ["--port", "0", "--json", "--timeout", str(PATIENT)]  # no request is given up on a slow machine
+    always = ["--port", "0", "--json", "--set", f"timeout={PATIENT}"]  # no request is given up on a slow machine
     command = [sys.executable, "-m", "ade", "serve", str(folder), *always, *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -153,16 +166,22 @@ def serving_verb(folder, *words):
             process.kill()
 
 
-def asked_in_one_batch(predictor: Watched, address: str, texts: list[str]) -> list[httpx.Response]:
+def asked_in_one_batch(model: Watched, address: str, texts: list[str]) -> list[httpx.Response]:
     """Answers to a first request and to one for each text: these gather in one batch while the first is held."""
 
     async def ask() -> list[httpx.Response]:
         async with httpx.AsyncClient(base_url=address, timeout=PATIENT) as client:
+            model.go.clear()
             first = asyncio.create_task(client.post("/predict", json={"texts": "first"}))
-            await asyncio.to_thread(predictor.busy.wait, PATIENT)
+            await asyncio.to_thread(model.busy.wait, PATIENT)
             rest = [asyncio.create_task(client.post("/predict", json={"texts": text})) for text in texts]
-            await asyncio.to_thread(until, lambda: metrics_of(address)["ade_waiting_texts"] == len(texts))
-            predictor.go.set()
+            await asyncio.to_thread(wait_for, model, address, texts)
+            model.go.set()
             return await asyncio.gather(first, *rest)
 
     return asyncio.run(ask())
+
+
+def wait_for(model: ServedModel, address: str, texts: list[str]) -> None:
+    """Until these texts are what waits for a batch."""
+    until(lambda: metrics_of(address)["ade_waiting_tokens"] == sum(model.cost(Query(text)) for text in texts))

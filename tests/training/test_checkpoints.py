@@ -1,4 +1,4 @@
-"""The folder of a run: whatever a kill leaves in it, the run goes on or starts over, one process at a time."""
+"""The folder of a run: whatever a kill leaves in it, the run goes on bit for bit or starts over, one process only."""
 
 import json
 import subprocess
@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.settings import STRONG
-from ade.training.checkpoints import BEST, DONE, LAST, METRICS, RUN, RunFolder, claimed
+from ade.training import checkpoints
+from ade.training.checkpoints import CHECKPOINT, DONE, RUN, RunFolder, claimed
 from ade.training.loop import fit_model
 
-QUICK = replace(STRONG, steps=20, batch_size=16, learning_rate=5e-3, device="cpu")
+QUICK = replace(STRONG, steps=20, batch_size=16, learning_rate=5e-3, token_dropout=0.2, device="cpu")
+FILES = ("model.safetensors", "config.json", "README.md", "tokenizer.json", "tokenizer_config.json", DONE)
 
 
 class Stop(BaseException):
@@ -25,42 +28,102 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def killed_in(monkeypatch, codebook, topics, folder: Path, method: str, before: bool = True, **options) -> None:
-    """A run that ends in, or right after, a method of its folder, the first time it is called."""
-    original = getattr(RunFolder, method)
+def killed_in(monkeypatch, codebook, topics, folder: Path, method: str, call: int = 1, after: bool = False) -> None:
+    """A run that ends before, or right after, a call of a method of its folder."""
+    original, calls = getattr(RunFolder, method), []
 
     def cut(self, *arguments):
-        if not before:
-            original(self, *arguments)
-        raise Stop
+        calls.append(method)
+        stops = len(calls) == call
+        if stops and not after:
+            raise Stop
+        result = original(self, *arguments)
+        if stops:
+            raise Stop
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, method, cut)
         with pytest.raises(Stop):
-            fit_model(codebook, topics, settings=QUICK, out=folder, **options)
+            fit_model(codebook, topics, settings=QUICK, out=folder)
+
+
+@pytest.fixture(scope="module")
+def whole(codebook, topics, tmp_path_factory) -> Path:
+    """A run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    fit_model(codebook, topics, settings=QUICK, out=folder)
+    return folder
+
+
+def test_the_folder_of_a_finished_run(whole):
+    assert names_in(whole) == set(FILES)
+    lines = json.loads((whole / DONE).read_text())["validations"]
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert set(lines[-1]) == {"step", "loss", "accuracy", "dev_accuracy", "best"}
+    metrics = json.loads((whole / "config.json").read_text())["metadata"]["dev"]
+    assert set(metrics) == {"accuracy", "macro_f1", "precision", "recall", "n"}
+
+
+@pytest.mark.parametrize("step", [1, 2, 9, 13, 20])
+def test_a_run_killed_at_a_checkpoint_ends_as_one_that_never_was(step, whole, codebook, topics, tmp_path, monkeypatch):
+    killed_in(monkeypatch, codebook, topics, tmp_path / "cut", "save", step, after=True)
+    assert names_in(tmp_path / "cut") == {CHECKPOINT, RUN}
+    ends_as(whole, codebook, topics, tmp_path / "cut")
+
+
+def test_a_run_killed_between_two_checkpoints_too(codebook, topics, tmp_path):
+    settings = replace(QUICK, steps=45)  # validated every second step
+
+    def kill(stage: str, done: int, total: int, metrics: object) -> None:
+        if (stage, done) == ("train", 25):
+            raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ade.training.loop.REPORTED", 5)
+        fit_model(codebook, topics, settings=settings, out=tmp_path / "whole")
+        with pytest.raises(Stop):
+            fit_model(codebook, topics, settings=settings, out=tmp_path / "cut", report=kill)
+        ends_as(tmp_path / "whole", codebook, topics, tmp_path / "cut", settings)
+
+
+def ends_as(whole: Path, codebook, topics, cut: Path, settings=QUICK) -> None:
+    """Resume a run: the same bytes, the metrics of every validation among them."""
+    fit_model(codebook, topics, settings=settings, out=cut, existing="resume")
+    assert names_in(cut) == set(FILES)
+    for name in FILES:
+        assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("existing", ["resume", "overwrite"])
-@pytest.mark.parametrize("method", ["load", "log", "save"])
-def test_a_kill_before_the_first_checkpoint(method, existing, codebook, topics, tmp_path, monkeypatch):
-    killed_in(monkeypatch, codebook, topics, tmp_path / "run", method)
-    assert RUN in names_in(tmp_path / "run")
-    assert LAST not in names_in(tmp_path / "run")
-    with pytest.raises(InputError, match="use --resume to continue it, or pass --overwrite"):
-        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
-    Classifier.load(tmp_path / "run")
+@pytest.mark.parametrize("method", ["load", "save"])
+def test_a_kill_before_the_first_checkpoint(method, existing, whole, codebook, topics, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    killed_in(monkeypatch, codebook, topics, run, method)
+    assert names_in(run) == {RUN}
+    with pytest.raises(InputError, match="holds an interrupted run; use --resume to continue it, or pass --overwrite"):
+        fit_model(codebook, topics, settings=QUICK, out=run)
+    fit_model(codebook, topics, settings=QUICK, out=run, existing=existing)
+    assert (run / FILES[0]).read_bytes() == (whole / FILES[0]).read_bytes()
+
+
+@pytest.mark.parametrize("method", ["finish", "_tidy"])
+def test_a_kill_while_a_run_is_being_finished(method, whole, codebook, topics, tmp_path, monkeypatch):
+    """What the run needed is still there, beside the model or without it: it goes when the run is resumed."""
+    killed_in(monkeypatch, codebook, topics, tmp_path / "cut", method)
+    assert {CHECKPOINT, RUN} <= names_in(tmp_path / "cut")
+    ends_as(whole, codebook, topics, tmp_path / "cut")
+    before = (tmp_path / "cut" / FILES[0]).stat().st_mtime_ns
+    ends_as(whole, codebook, topics, tmp_path / "cut")  # nothing is left to do
+    assert (tmp_path / "cut" / FILES[0]).stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("existing", ["resume", "overwrite"])
 @pytest.mark.parametrize(
     "left",
     [
-        [BEST],
-        [METRICS],
         [".checkpoint.safetensors.1234"],
-        [BEST, METRICS, ".best.safetensors.77"],
-        [".finished-a1b2c3/config.json"],
+        [".finished-a1b2c3/config.json", "phase/config.json"],
         [".run.json.1234"],
         [".tmpAhTAB0"],  # safetensors writes to such a file and renames it
     ],
@@ -69,57 +132,70 @@ def test_what_a_killed_run_leaves_is_ours(left, existing, codebook, topics, tmp_
     for name in left:
         (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "run" / name).write_text("half a file")
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing=existing)
-    assert not [name for name in names_in(tmp_path / "run") if name.startswith(".") or name in (BEST, LAST, RUN)]
+    fit_model(codebook, topics, settings=replace(QUICK, steps=2), out=tmp_path / "run", existing=existing)
+    assert not [name for name in names_in(tmp_path / "run") if name not in FILES]
 
 
-def test_what_looks_like_ours_beside_other_files_is_not(tmp_path):
-    (tmp_path / BEST).touch()
-    (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(InputError, match="something else"), claimed(tmp_path, "overwrite"):
-        pass
-    assert names_in(tmp_path) == {BEST, "thesis.tex"}
-
-
-def test_drafts_are_gone_when_a_run_has_been_resumed(codebook, topics, tmp_path, monkeypatch):
-    killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", before=False)
+def test_drafts_of_a_killed_run_do_no_harm(whole, codebook, topics, tmp_path, monkeypatch):
+    killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", 2, after=True)
     for name in (".checkpoint.safetensors.4242", ".tmpAhTAB0"):
         (tmp_path / "run" / name).write_text("half a file")
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
-    assert not [name for name in names_in(tmp_path / "run") if name.startswith(".")]
+    ends_as(whole, codebook, topics, tmp_path / "run")
 
 
-def test_a_kill_while_a_run_is_being_finished(codebook, topics, tmp_path, monkeypatch):
-    """The model is there, what the run needed is there too: it goes when the run is resumed."""
-    killed_in(monkeypatch, codebook, topics, tmp_path / "run", "_tidy")
-    assert {DONE, LAST, BEST, RUN, "finished"} <= names_in(tmp_path / "run")
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
-    assert not {LAST, BEST, RUN, "finished"} & names_in(tmp_path / "run")
+def test_a_full_disk_keeps_the_last_good_checkpoint(whole, codebook, topics, tmp_path, monkeypatch):
+    save_file, calls = checkpoints.save_file, []
+
+    def filling(tensors, path, *rest):
+        calls.append(path)
+        if len(calls) > 6:
+            path.write_bytes(b"half a file")
+            raise SafetensorError("No space left on device")
+        save_file(tensors, path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", filling)
+        with pytest.raises(InputError, match=r"No space left on device.*last one is kept"):
+            fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    assert names_in(tmp_path / "run") == {RUN, CHECKPOINT}
+    ends_as(whole, codebook, topics, tmp_path / "run")
 
 
-def test_all_metrics_are_kept_by_a_run_resumed_at_its_end(codebook, topics, tmp_path, monkeypatch):
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "whole")
-    killed_in(monkeypatch, codebook, topics, tmp_path / "cut", "finish")
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "cut", existing="resume")
-    dev = [json.loads((tmp_path / run / "config.json").read_text())["about"]["dev"] for run in ("whole", "cut")]
-    assert set(dev[0]) == {"accuracy", "macro_f1", "precision", "recall", "n"}
-    assert dev[0] == dev[1]
-    assert (tmp_path / "whole" / "README.md").read_text() == (tmp_path / "cut" / "README.md").read_text()
+def test_what_looks_like_ours_beside_other_files_is_not(codebook, topics, tmp_path, monkeypatch):
+    for name in (".run.json.1234", "thesis.tex"):
+        (tmp_path / name).write_text("precious")
+    monkeypatch.setattr("ade.training.tasks.tokenize", None)  # would fail if it were reached
+    for existing in ("refuse", "overwrite"):
+        with pytest.raises(InputError, match="something else"):
+            fit_model(codebook, topics, settings=QUICK, out=tmp_path, existing=existing)
+    assert names_in(tmp_path) == {".run.json.1234", "thesis.tex"}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"identity": 3}'])
-def test_a_damaged_record_of_a_run_is_one_clear_error(text, codebook, topics, tmp_path):
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    (tmp_path / "run" / DONE).write_text(text)
-    with pytest.raises(InputError, match=r"training\.json.*--overwrite"):
-        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run", existing="resume")
+def test_another_run_is_not_resumed_and_damage_is_one_clear_error(codebook, topics, tmp_path, monkeypatch):
+    run, changed = tmp_path / "run", [text.replace("comet", "probe") for text in topics.texts]
+    killed_in(monkeypatch, codebook, topics, run, "save", after=True)
+    with pytest.raises(InputError, match=r"had learning_rate = .*; resume with the same settings"):
+        fit_model(codebook, topics, settings=replace(QUICK, learning_rate=1e-3), out=run, existing="resume")
+    with pytest.raises(InputError, match=r"the run there had data = "):
+        fit_model(codebook, replace(topics, texts=changed), settings=QUICK, out=run, existing="resume")
+    (run / CHECKPOINT).write_bytes((run / CHECKPOINT).read_bytes()[:200])
+    with pytest.raises(InputError, match=r"checkpoint\.safetensors: not a readable checkpoint"):
+        fit_model(codebook, topics, settings=QUICK, out=run, existing="resume")
+    fit_model(codebook, topics, settings=replace(QUICK, steps=5), out=run, existing="overwrite")
+    with pytest.raises(InputError, match=r"had steps = 5, not 20"):
+        fit_model(codebook, topics, settings=QUICK, out=run, existing="resume")
+    for text in ("{", "[]", '{"identity": 3}'):
+        (run / DONE).write_text(text)
+        with pytest.raises(InputError, match=r"training\.json.*--overwrite"):
+            fit_model(codebook, topics, settings=QUICK, out=run, existing="resume")
 
 
 def test_overwriting_keeps_a_link_a_link(codebook, topics, tmp_path):
     (tmp_path / "large_disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "large_disk")
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    fit_model(codebook, topics, settings=replace(QUICK, seed=1), out=tmp_path / "run", existing="overwrite")
+    for seed, existing in ((0, "refuse"), (1, "overwrite")):
+        settings = replace(QUICK, steps=2, seed=seed)
+        fit_model(codebook, topics, settings=settings, out=tmp_path / "run", existing=existing)
     assert (tmp_path / "run").is_symlink()
     assert json.loads((tmp_path / "large_disk" / DONE).read_text())["identity"]["seed"] == 1
 
@@ -141,35 +217,22 @@ def test_two_runs_do_not_share_a_folder(codebook, topics, tmp_path):
         other.kill()
         other.wait()
         other.stdout.close()
-    fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
+    fit_model(codebook, topics, settings=replace(QUICK, steps=2), out=tmp_path / "run")
+    Classifier.load(tmp_path / "run")
     assert not [name for name in names_in(tmp_path / "run") if name.startswith(".")]
 
 
-def test_nothing_is_left_of_a_run_that_never_began(codebook, topics, tmp_path):
-    settings = replace(QUICK, adapt=True, train_weights=False)
-    with pytest.raises(InputError, match="--adapt needs"):
-        fit_model(codebook, topics, settings=settings, out=tmp_path / "a" / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_metrics_are_always_json(tmp_path):
-    folder = RunFolder(tmp_path, {})
-    folder.log({"step": 3, "loss": float("nan"), "best": -float("inf"), "rate": 1.5})
-
-    def refuse(name: str) -> None:
-        raise AssertionError(name)
-
-    line = (tmp_path / METRICS).read_text()
-    assert json.loads(line, parse_constant=refuse) == {"step": 3, "loss": None, "best": None, "rate": 1.5}
-
-
-def test_an_interrupted_run_is_called_so(codebook, topics, tmp_path, monkeypatch):
-    killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", before=False)
-    with pytest.raises(InputError, match=r"holds an interrupted run; use --resume to continue it"):
-        fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
+def test_a_run_that_goes_on_holds_its_interrupted_folder(codebook, topics, tmp_path, monkeypatch):
+    killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", after=True)
     with (
         claimed(tmp_path / "run", "resume"),
         pytest.raises(InputError, match="another run is writing there"),
         claimed(tmp_path / "run", "refuse"),
     ):
         pass
+
+
+def test_nothing_is_left_of_a_run_that_never_began(codebook, topics, tmp_path):
+    with pytest.raises(InputError, match="toaster"):
+        fit_model(codebook, topics, settings=replace(QUICK, device="a toaster"), out=tmp_path / "a" / "run")
+    assert list(tmp_path.iterdir()) == []

@@ -10,10 +10,10 @@ from transformers import BertForSequenceClassification, BertModel, PreTrainedTok
 
 from ade.classifier import Classifier
 from ade.errors import InputError
-from ade.settings import Architecture, TeachingSettings, TrainingSettings
+from ade.settings import Architecture, TrainingSettings
 from ade.training import soft_targets
 from ade.training.loop import fit_model
-from ade.training.soft_targets import LabelTeacher, taught, variants
+from ade.training.soft_targets import LabelTeacher, variants_of, with_soft_targets
 from tests.conftest import WORDS, word_tokenizer
 
 NAMES = tuple(sorted(WORDS))
@@ -102,7 +102,7 @@ def test_a_teacher_that_answers_nonsense_is_refused(encoder, topics):
 def test_taught_data_blends_labels_and_opinions(encoder, topics):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
     extra = ["rocket of the team", "share price"]
-    lesson = taught(topics, teacher, TeachingSettings(variants=2, trust=0.25), extra)
+    lesson = with_soft_targets(topics, teacher, extra, variants=2, trust=0.25)
     assert len(topics) + 2 < len(lesson) <= 3 * (len(topics) + 2)
     assert len(set(lesson.texts[len(topics) :])) == len(lesson) - len(topics)  # nothing twice
     assert "" not in lesson.texts
@@ -116,29 +116,38 @@ def test_taught_data_blends_labels_and_opinions(encoder, topics):
 
 def test_variants_are_stretches_of_their_texts():
     texts = ["a b c d e f g h i j", "k", ""]
-    made = variants(texts, 30)
+    made = variants_of(texts, 30)
     assert len(made) == 90
-    assert made == variants(texts, 30)
-    assert made != variants(texts, 30, seed=1)
+    assert made == variants_of(texts, 30)
+    assert made != variants_of(texts, 30, seed=1)
     for i, text in enumerate(made):
         words, source = text.split(), texts[i % 3].split()
         assert words == [word for word in source if word in words]  # in order, nothing new
     assert max(len(text.split()) for text in made[::3]) > 6 > min(len(text.split()) for text in made[::3])
 
 
-def test_an_ade_model_can_teach(codebook, topics, tmp_path, ade, topic_folder):
+def test_an_ade_model_can_be_the_teacher(codebook, topics, tmp_path, ade, topic_folder, monkeypatch):
     """From the command line: train one, learn from it, with texts that have no label."""
+    monkeypatch.setattr("ade.training.soft_targets.MAX_VARIANTS", 1)
     (tmp_path / "more.txt").write_text("the rocket and the comet\n\nprofit of the bank\n")
     codebook.save(tmp_path / "codebook")
-    common = ["train", "--codebook", tmp_path / "codebook", "--data", topic_folder, "--steps", 100, "--batch-size", 16]
-    common += ["--learning-rate", "0.02", "--json", "--device", "cpu"]
+    common = [
+        "train",
+        topic_folder,
+        "--from",
+        tmp_path / "codebook",
+        "--set",
+        "steps=100",
+        "--set",
+        "learning_rate=0.02",
+    ]
+    common += ["--json", "--device", "cpu"]
     assert ade(*common, "--out", tmp_path / "first")[0] == 0
-    lesson = ["--distill-from", tmp_path / "first", "--unlabelled", tmp_path / "more.txt", "--variants", 1]
-    status, out, err = ade(*common, "--out", tmp_path / "second", *lesson)
+    more = ["--distill-from", tmp_path / "first", "--unlabelled", tmp_path / "more.txt"]
+    status, out, err = ade(*common, "--out", tmp_path / "second", *more)
     assert status == 0, err
     assert json.loads(out)["test"]["accuracy"] > 0.8
-    names = Classifier.load(tmp_path / "second", "cpu").names
-    assert names == NAMES
+    assert Classifier.load(tmp_path / "second").labels == NAMES
 
 
 @pytest.mark.parametrize("names", [("sport", "money"), ("sport", "money", "music")])
@@ -149,14 +158,17 @@ def test_a_teacher_of_other_classes_is_refused(encoder, names):
 
 def test_what_is_no_classifier_is_refused_in_one_line(tmp_path, ade, codebook, topic_folder):
     codebook.save(tmp_path / "codebook")
-    common = ["train", "--codebook", tmp_path / "codebook", "--data", topic_folder, "--out", tmp_path / "out"]
+    common = ["train", topic_folder, "--from", tmp_path / "codebook", "--out", tmp_path / "out"]
     (tmp_path / "empty").mkdir()
-    status, _, err = ade(*common, "--distill-from", tmp_path / "empty")
-    assert status == 2
-    assert err.strip().splitlines()[-1].startswith(f"ade: {tmp_path / 'empty'}: not a readable sequence classifier")
-    status, _, err = ade(*common, "--unlabelled", tmp_path / "more.txt")
-    assert status == 2
-    assert "--distill-from" in err
+    (tmp_path / "more.txt").write_text("the rocket\n")
+    for given, message in (
+        (("--distill-from", tmp_path / "empty"), f"{tmp_path / 'empty'}: not a readable sequence classifier"),
+        (("--distill-from", tmp_path / "codebook"), "a classifier of texts is needed here"),
+        (("--unlabelled", tmp_path / "more.txt"), "--distill-from"),
+    ):
+        status, _, err = ade(*common, *given)
+        assert (status, err.strip().count("\n")) == (2, 0)
+        assert message in err
 
 
 def test_an_encoder_without_a_classifier_is_refused(encoder, tmp_path):
@@ -175,21 +187,20 @@ def test_classes_without_names_must_fit_by_number(topics):
     for answers, fits in ((right, True), (np.roll(right, 1, 1), False)):
         teacher.probabilities = lambda texts, report, answers=answers: answers.copy()
         if fits:
-            assert np.array_equal(taught(topics, teacher, TeachingSettings(variants=0)).targets, right)
+            assert np.array_equal(with_soft_targets(topics, teacher, variants=0).targets, right)
         else:
             with pytest.raises(InputError, match="id2label"):
-                taught(topics, teacher, TeachingSettings(variants=0))
+                with_soft_targets(topics, teacher, variants=0)
 
 
-def test_a_taught_run_goes_on(encoder, codebook, topics, tmp_path):
-    """The second time the answers come from the cache; they must be the same answers."""
+def test_a_run_with_soft_targets_is_resumed(encoder, codebook, topics, tmp_path):
+    """The second time the probabilities come from the cache; they must be the same."""
     rows, dev = topics.split(0.2, 0)
     settings = TrainingSettings(steps=20, batch_size=16, device="cpu")
-    seen = []
-    for existing in ("refuse", "resume"):
-        lesson = taught(rows, LabelTeacher.load(encoder, NAMES, "cpu"), TeachingSettings(variants=1))
-        classifier = fit_model(codebook, lesson, dev, settings, Architecture(heads=2), tmp_path / "run", existing)
-        seen.append(classifier.predict_proba(list(dev.texts)))
-    assert np.allclose(*seen, atol=1e-6)
+    for out, existing in (("whole", "refuse"), ("run", "refuse"), ("run", "resume")):
+        soft = with_soft_targets(rows, LabelTeacher.load(encoder, NAMES, "cpu"), variants=1)
+        fit_model(codebook, soft, dev, settings, Architecture(heads=2), tmp_path / out, existing)
+    files = [(tmp_path / out / "model.safetensors").read_bytes() for out in ("whole", "run")]
+    assert files[0] == files[1]
     with pytest.raises(InputError, match="dev split"):
-        fit_model(codebook, lesson, None, settings)
+        fit_model(codebook, soft, None, settings)

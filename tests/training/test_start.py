@@ -1,71 +1,141 @@
-"""Starting a classifier from an encoder: the same contextual vectors at first, packed or not, then trained."""
+"""What a model starts from: a codebook or an encoder as it is given, or a teacher's codebook, distilled once."""
 
-from dataclasses import replace
-
+import numpy as np
 import pytest
 import torch
 
-from ade.codebook import Codebook
-from ade.compression.coded_table import CodedTable
+import ade
 from ade.compression.distill_codes import distill_codes
+from ade.configuration import ENCODER
 from ade.distillation import distill
 from ade.errors import InputError
-from ade.model import AdeForSequenceClassification
-from ade.sentence_encoder import SentenceEncoder
-from ade.sentence_model import AdeForSentenceEmbedding
-from ade.settings import STRONG, Architecture, DistillationSettings
-from ade.training.start import start_from
-from ade.training.train import train
+from ade.folder import Saved
+from ade.model import model_of
+from ade.settings import Architecture, DistillationSettings
+from ade.training import start
+from ade.training.loop import fit_model
+from ade.training.start import start_for_size, start_from
+from tests.conftest import lively, untrained
+
+SMALL = DistillationSettings(anchors=10, pairs=3)
+QUICK = ade.TrainingSettings(steps=100, batch_size=16, learning_rate=5e-3, lexicon=False, device="cpu")
 
 
-def saved(codebook: Codebook | CodedTable, out, layers: int = 1):
-    """The folder of an encoder none of whose parameters is at its starting value."""
-    shape = Architecture(attend="tokens", layers=layers, heads=2)
-    model = AdeForSentenceEmbedding.from_codebook(codebook, (), shape, output_size=8, position_scale=0.3)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
-    SentenceEncoder(model, codebook.tokenizer).save(out)
-    return out
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "codebooks"
+
+
+def arrays(saved: Saved) -> list[list]:
+    return [getattr(saved.table, name).tolist() for name in ("anchors", "indices", "weights", "counts")]
+
+
+def encoder_on(codebook: Saved, layers: int = 1) -> Saved:
+    """An encoder none of whose layers is at its starting value."""
+    shape = {"kind": ENCODER, "output_size": 8, "layers": layers, "heads": 2, "position_scale": 0.3}
+    return lively(untrained(codebook, (), **shape, layer_bits=8 if codebook.packed else 0)).rounded()
+
+
+def test_a_codebook_is_taken_as_it_is(codebook, topics, tmp_path, cache):
+    assert start_from(codebook) is codebook
+    codebook.save(tmp_path / "book")
+    assert arrays(start_from(tmp_path / "book")) == arrays(codebook)
+    with pytest.raises(InputError, match="give one of them"):
+        start_from(codebook, "wordllama")
+    fit_model(codebook, topics, settings=ade.TrainingSettings(steps=1, device="cpu"), out=tmp_path / "model")
+    with pytest.raises(InputError, match="model: a classifier of texts; an encoder is needed here"):
+        start_from(tmp_path / "model")
+    assert not cache.exists()
+
+
+def test_a_distilled_one_is_kept_by_content_and_settings(teacher, teacher_folder, cache, monkeypatch):
+    made = start_from(teacher=teacher, settings=SMALL)
+    assert len(list(cache.iterdir())) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "distill", None)
+        assert arrays(start_from(teacher=teacher, settings=SMALL)) == arrays(made)
+    fewer = start_from(teacher=teacher, settings=DistillationSettings(anchors=9, pairs=3))
+    assert len(fewer.table.anchors) == 9
+    start_from(teacher=ade.Teacher("tiny", teacher.table + 0.01, teacher.tokenizer), settings=SMALL)
+    assert len(list(cache.iterdir())) == 3
+
+
+@pytest.mark.parametrize("damaged", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_damaged_one_is_made_again(damaged, teacher, cache):
+    made = start_from(teacher=teacher, settings=SMALL)
+    (file,) = cache.glob(f"*/{damaged}")
+    file.write_bytes(b"damaged")
+    assert arrays(start_from(teacher=teacher, settings=SMALL)) == arrays(made)
+    assert file.read_bytes() != b"damaged"
+    file.unlink()
+    assert arrays(start_from(teacher=teacher, settings=SMALL)) == arrays(made)
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(teacher, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "file"))
+    assert len(start_from(teacher=teacher, settings=SMALL).table.anchors) == 10
+
+
+def test_for_a_size_the_texts_matter_too_and_first_and_later_runs_are_the_same(teacher, topics, cache):
+    first, shares = start_for_size(topics, 20_000, teacher=teacher)
+    again, same = start_for_size(topics, 20_000, teacher=teacher)
+    assert (arrays(again), again.config, same) == (arrays(first), first.config, shares)
+    assert len(list(cache.iterdir())) == 1
+    start_for_size(topics.take(topics.labels.argsort()[:300]), 20_000, teacher=teacher)
+    start_for_size(topics, 30_000, teacher=teacher)
+    assert len(list(cache.iterdir())) == 3
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", ["", "30kB", "codes"])
-def test_the_classifier_begins_with_the_vectors_of_the_encoder(layers, kind, teacher, tmp_path):
+def test_a_classifier_begins_with_the_vectors_of_the_encoder(layers, kind, teacher, topics, tmp_path):
     if kind == "codes":
         codebook = distill_codes(teacher, 100_000)
     else:
         codebook = distill(teacher, DistillationSettings(anchors=10, pairs=3, size=kind))
-    folder = saved(codebook, tmp_path / "encoder", layers)
-    start = start_from(folder)
-    training, shape = start.fitted(STRONG, Architecture())
-    model = AdeForSequenceClassification.from_codebook(
-        start.codebook, ["a", "b"], shape, position_scale=training.position_scale
-    )
-    missing, unknown = model.load_state_dict(start.weights, strict=False)
-    assert not unknown
-    assert {name for name in missing if not name.startswith(("ade.embedding.", "classifier."))} == set()
+    encoder = encoder_on(codebook, layers)
+    encoder.save(tmp_path / "encoder")
+    begin = start_from(tmp_path / "encoder")
+    classifier = start.untrained(begin, start.config_for(begin, topics, Architecture(), QUICK), seed=0)
+    assert (classifier.config.layers, classifier.config.position_scale) == (layers, 0.3)
 
     ids = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]])
     mask = torch.tensor([[True] * 4, [True, True, False, False]])
     with torch.inference_mode():
-        found = model.eval().ade.states(ids, mask)[0]
-        expected = SentenceEncoder.load(folder, "cpu").model.ade.states(ids, mask)[0]
-    assert torch.allclose(found[mask], expected[mask], atol=1e-4)
+        states, expected = (model_of(saved).eval().ade.states(ids, mask)[0] for saved in (classifier, encoder))
+    torch.testing.assert_close(states[mask], expected[mask], atol=1e-4, rtol=0)
+    np.testing.assert_array_equal(classifier.layers["pooler.weight"], encoder.layers["pooler.weight"])
 
 
 def test_training_goes_on_from_there(codebook, topics, tmp_path):
-    folder = saved(codebook, tmp_path / "encoder")
-    made = train(topics, start=folder, steps=150, batch_size=16, learning_rate=5e-3, device="cpu", lexicon=False)
-    assert made.model.config.attend == "tokens"
-    assert made.model.config.position_scale == pytest.approx(0.3)
-    assert made.model.config.about["dev"]["accuracy"] > 0.6
+    """The encoder is better than a codebook after one step: its layers are those the run starts with."""
+    encoder_on(codebook).save(tmp_path / "encoder")
+    quick = {"batch_size": 16, "learning_rate": 5e-3, "device": "cpu", "lexicon": False, "progress": False}
+    model = ade.train(topics, start=tmp_path / "encoder", steps=150, **quick)
+    assert (model.saved.config.attend, model.saved.config.position_scale) == ("tokens", 0.3)
+    assert model.metadata["dev"]["accuracy"] > 0.6
+    near = ade.train(topics, start=tmp_path / "encoder", steps=1, **quick | {"learning_rate": 1e-6})
+    for name, layer in encoder_on(codebook).layers.items():
+        if not name.startswith("head."):
+            np.testing.assert_allclose(near.saved.layers[name], layer, atol=1e-5, err_msg=name)
 
 
-def test_one_source_of_the_codebook(codebook, topics, tmp_path):
-    folder = saved(codebook, tmp_path / "encoder")
-    for given in ({"teacher": "wordllama"}, {"codebook": codebook}, {"size": "2MB"}):
-        with pytest.raises(InputError, match="--from takes"):
-            train(topics, start=folder, **given)
-    assert replace(STRONG, position_scale=0.3) == start_from(folder).fitted(STRONG, Architecture())[0]
+@pytest.mark.parametrize("given", [{"teacher": "wordllama"}])
+def test_there_is_one_source_of_the_table(given, codebook, topics):
+    with pytest.raises(InputError, match="--from is used as it is"):
+        ade.train(topics, start=encoder_on(codebook), **given)
+
+
+@pytest.mark.parametrize("source", ["codebook", "encoder"])
+def test_a_codebook_or_an_encoder_is_fitted_to_a_size(source, codebook, topics, tmp_path):
+    begin = codebook if source == "codebook" else encoder_on(codebook)
+    model = ade.train(
+        topics, start=begin, size="25kB", out=tmp_path / "model", steps=60, batch_size=16, learning_rate=0.01,
+        device="cpu", progress=False,
+    )  # fmt: skip
+    assert ade.folder.nbytes_of(tmp_path / "model") <= 25_000
+    assert model.metadata["dev"]["accuracy"] > 0.6
+    if source == "encoder":
+        assert model.saved.config.position_scale == 0.3

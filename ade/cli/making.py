@@ -1,0 +1,288 @@
+"""The verbs that make models and tables: `ade train`, `ade distill`, `ade compress`, and the demo, `ade run`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from rich.console import Console
+
+from ade.cli import display
+from ade.cli.options import (
+    SAMPLE,
+    Corpus,
+    Data,
+    Device,
+    Json,
+    LabelColumn,
+    MoreSettings,
+    Out,
+    Overwrite,
+    Resume,
+    Size,
+    TextColumn,
+    UnknownTokenNotice,
+    argument,
+    existing_run,
+    option,
+    say_columns,
+    show,
+)
+from ade.data.records import texts_of
+from ade.errors import InputError
+from ade.progress import shown
+from ade.settings import Architecture, CompressionSettings, DistillationSettings, TrainingSettings, parse_size
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from torch import Tensor
+
+    from ade.compression.report import CompressionReport
+    from ade.folder import Saved
+    from ade.teachers import Teacher
+
+TRAINING = MoreSettings((TrainingSettings, Architecture), ("device", "epochs"))
+DISTILLATION = MoreSettings((DistillationSettings,), ("size", "device", "anchors", "pairs"))
+COMPRESSION = MoreSettings((CompressionSettings,), ("size", "device", "head", "max_loss"))
+
+Problem = Literal["single-label", "multi-label", "regression"]
+SHOWN = ("accuracy", "macro_f1", "micro_f1", "f1", "r2", "spearman")  # metrics on a test split
+
+
+def train(
+    data: Data,
+    out: Out,
+    teacher: Annotated[str | None, option("Embeddings to distil, by default wordllama.", metavar="NAME")] = None,
+    start: Annotated[str | None, option("Codebook or encoder to start from instead.", "--from", metavar="NAME")] = None,
+    size: Size = None,
+    preset: Annotated[Literal["strong", "paper"], option("Defaults of all settings.")] = "strong",
+    distill_from: Annotated[str | None, option("Fine-tuned classifier to learn from.", metavar="NAME")] = None,
+    unlabelled: Annotated[Path | None, option("Texts that this classifier labels.", metavar="FILE")] = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    problem: Annotated[Problem | None, option("Kind of labels; by default lists are multi-label.")] = None,
+    epochs: Annotated[float | None, option("Passes over the rows; by default as the data need.", metavar="N")] = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    more: Annotated[list[str] | None, TRAINING.option()] = None,
+) -> None:
+    """Train a classifier, or a tagger on CoNLL files.
+
+    The teacher is distilled once and kept in the cache. If the data has a test split, the model is evaluated on it.
+    """
+    existing = existing_run(resume, overwrite)
+    if unlabelled is not None and distill_from is None:
+        raise InputError("--unlabelled needs a classifier that labels its texts: give --distill-from too")
+    settings = TRAINING.parse(more)
+    from ade.data.columns import Schema
+    from ade.data.sources import load_splits
+    from ade.training.train import problem_type
+    from ade.training.train import train as train_model
+
+    splits = load_splits(data, schema=Schema(text_column, label_column, problem_type(problem)))
+    say_columns(data, splits["train"])
+    predictor = train_model(
+        splits,
+        teacher=teacher,
+        size=size,
+        start=start,
+        out=out,
+        preset=preset,
+        distill_from=distill_from,
+        unlabelled=[] if unlabelled is None else [text for text in texts_of(unlabelled) if text.strip()],
+        existing=existing,
+        before_training=lambda begin: say_unknown_tokens(begin.tokenizer, splits["train"]),
+        epochs=epochs,
+        device=device,
+        **settings,
+    )
+    _show_training(out, predictor, splits.get("test"), as_json)
+
+
+def say_unknown_tokens(tokenizer: "Tokenizer", rows: Any) -> None:
+    """Say of training texts where their tokens are unknown."""
+    texts: Sequence[str] = rows.texts if hasattr(rows, "texts") else [" ".join(words) for words in rows.sentences]
+    step = max(1, len(texts) // SAMPLE)  # not the first ones alone: rows may be sorted
+    UnknownTokenNotice(tokenizer, "another --teacher may know their language").see(texts[::step])
+
+
+def _show_training(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
+    """Evaluate a trained model on the test split, if there is one, add the metrics to its card, and print all."""
+    from ade.evaluation import evaluate
+    from ade.folder import add_metadata, nbytes_of
+    from ade.packing.tokenizer_file import tokenizer_path
+
+    stored = json.loads((out / "training.json").read_text("utf8"))
+    told = {name: value for name, value in stored.items() if name not in ("identity", "validations")}
+    result = {"model": str(out), **told}
+    if test is not None:
+        result["test"] = evaluate(predictor, test).as_dict()
+        add_metadata(out, test=result["test"])
+    result |= {"bytes": nbytes_of(out), "tokenizer_bytes": tokenizer_path(out).stat().st_size}
+    show(result, as_json, lambda to: print_training(to, result))
+
+
+def print_training(to: Console, result: Mapping[str, Any]) -> None:
+    """Print where a trained model is, its metrics, its lexicon and its size."""
+    rows = [("model", result["model"]), ("steps", f"{result['steps']:,}")]
+    metrics = [(name.removeprefix("dev_"), "dev", value) for name, value in result.items() if name.startswith("dev_")]
+    metrics += [(name, "test", value) for name, value in result.get("test", {}).items() if name in SHOWN]
+    rows += [
+        (f"{display.metric_name(name)} on {on}", display.format_metric(name, value)) for name, on, value in metrics
+    ]
+    sizes = display.size(result["bytes"]), display.size(result["tokenizer_bytes"])
+    rows.append(("size", f"{sizes[0]}, {sizes[1]} of it the tokenizer"))
+    lexicon = result.get("lexicon")
+    if lexicon and lexicon["entries"]:
+        size = display.size(lexicon["bytes"])
+        rows.append(("lexicon", f"{lexicon['entries']:,} entries, weight {lexicon['weight']:.2g}, {size} of the model"))
+    elif lexicon:
+        rows.append(("lexicon", "none: it did not lower the loss on dev"))
+    display.print_facts(to, rows)
+
+
+def distill(
+    teacher: Annotated[str, option("Embeddings: folder, text file, hub name or wordllama.", metavar="NAME")],
+    out: Out,
+    size: Size = None,
+    anchors: Annotated[int, option("Number of shared anchors.", metavar="K")] = 500,
+    pairs: Annotated[int, option("Most pairs of a token.", metavar="N")] = 8,
+    codes: Annotated[bool, option("Store the codes of 'ade compress' in place of pairs.", "--codes")] = False,
+    corpus: Annotated[Path | None, option("Text whose token counts weight the rows.", metavar="FILE")] = None,
+    prune_vocabulary: Annotated[Path | None, option("Text with all tokens that shall stay.", metavar="FILE")] = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    more: Annotated[list[str] | None, DISTILLATION.option()] = None,
+) -> None:
+    """Distil an embedding table into a codebook.
+
+    Stages 1 and 2 of the paper: anchors shared by all tokens, and a few (anchor, weight) pairs per token. A --size
+    sets the number of anchors and pairs.
+    """
+    settings = DistillationSettings(
+        anchors=anchors, pairs=pairs, size=size or "", device=device, **DISTILLATION.parse(more)
+    )
+    if codes and not size:
+        raise InputError("--codes needs --size, as 4MB")
+    from ade.distillation import distill as distil
+    from ade.files import MARKER, new_folder
+
+    with new_folder(out, {MARKER}, overwrite) as draft, shown() as report:
+        loaded, counts = _load_teacher(teacher, prune_vocabulary, corpus)
+        if codes:
+            from ade.compression.distill_codes import distill_codes
+
+            saved = distill_codes(loaded, parse_size(settings.size), counts, settings.seed, report)
+        else:
+            saved = distil(loaded, settings, counts, report)
+        saved.write(draft)
+        nbytes = sum(file.stat().st_size for file in draft.iterdir()) if codes else saved.nbytes
+
+    sizes = {"bytes": nbytes, "teacher_bytes": loaded.nbytes, "ratio": loaded.nbytes / nbytes}
+    result = {"codebook": str(out), **saved.config.metadata, **sizes}
+    show(result, as_json, lambda to: _print_codebook(to, result, saved))
+
+
+def _load_teacher(source: str, prune_vocabulary: Path | None, corpus: Path | None) -> "tuple[Teacher, Tensor | None]":
+    """The embedding table to distil, its vocabulary pruned if asked, and the token counts of the corpus if given."""
+    from ade.distillation import count_tokens
+    from ade.packing.prune_vocabulary import pruned
+    from ade.teachers import load_teacher
+
+    loaded = load_teacher(source)
+    if prune_vocabulary is not None:
+        loaded = loaded.take(*pruned(loaded.tokenizer, texts_of(prune_vocabulary)))
+    if corpus is None:
+        return loaded, None
+    return loaded, count_tokens(loaded.tokenizer, texts_of(corpus), len(loaded.table))
+
+
+def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> None:
+    """Print how near a codebook, or a table in codes, is to its teacher, and its size."""
+    from ade.codebook import Codebook
+
+    book, cosine = saved.table, f"mean {result['cosine']:.4f}"
+    rows = [("codebook", result["codebook"]), ("teacher", f"{result['teacher']}  {book.vocabulary:,} x {book.dim}")]
+    if isinstance(book, Codebook):
+        anchors = f"{result.get('anchors', len(book.anchors)):,}, {result['dead_anchors'] or 'none'} unused"
+        pairs = f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token"
+        cosine += f"  5% {result['cosine_p5']:.3f}  95% {result['cosine_p95']:.3f}"
+        rows += [("anchors", anchors), ("pairs", pairs), ("cosine to the teacher", cosine)]
+    else:
+        rows.append(("cosine to the teacher", f"{cosine}  by use {result['cosine_by_use']:.4f}"))
+    if isinstance(book, Codebook) and book.packing is not None:
+        packing = book.packing
+        bits = f"{max(1, (packing.shared - 1).bit_length())} an index, {packing.weight_bits} a weight"
+        rows.append(("bits", f"{bits}, {packing.anchor_bits} a number of an anchor"))
+        rows.append(("tokens with own rows", f"{result['own_8']:,} in 8 bits, {result['own_4']:,} in 4"))
+    sizes = f"{display.size(result['teacher_bytes'])} -> {display.size(result['bytes'])}"
+    display.print_facts(to, [*rows, ("size", f"{sizes}, {result['ratio']:.1f}x smaller")])
+
+
+def compress(
+    model: Annotated[str, argument("Hugging Face folder or hub name.", "MODEL")],
+    out: Out,
+    size: Annotated[str | None, option("Bytes of the packed table; by default a sixteenth.", metavar="SIZE")] = None,
+    corpus: Corpus = None,
+    languages: Annotated[str | None, option("Languages to expect without a corpus, as en,de.", metavar="NAMES")] = None,
+    tune: Annotated[list[Path] | None, option("Text to tune the table with; repeatable.", metavar="FILE")] = None,
+    head: Annotated[Literal["tied", "input", "both"], option("both: an untied output table too.")] = "tied",
+    max_loss: Annotated[str | None, option("Most loss on held-out text, at any size.", metavar="P%")] = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    more: Annotated[list[str] | None, COMPRESSION.option()] = None,
+) -> None:
+    """Pack the embedding table of any Hugging Face model.
+
+    Everything else stays as it is. After 'import ade' the result loads like the original.
+    """
+    chosen = CompressionSettings(
+        size=size or "", head=head, max_loss=max_loss or "", device=device, **COMPRESSION.parse(more)
+    )
+    from ade.compression.compress import compress as pack
+
+    named = [name.strip() for name in (languages or "").split(",") if name.strip()]
+    with shown() as report:
+        result = pack(model, out, chosen, corpus or (), tune or (), named, overwrite, report)
+    show({"model": str(out), **result.to_dict()}, as_json, lambda to: _print_compression(to, out, result))
+
+
+def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:
+    from ade.compression.report import GENERATED, ROUGH
+
+    sizes = display.plain_table(str(out), "before", "after", "")
+    for name, pair in (("table", result.table), ("weights", result.weights), ("folder", result.folder)):
+        before, after = pair["before"], pair["after"]
+        sizes.add_row(name, display.size(before), display.size(after), f"{before / after:.1f}x")
+    to.print(sizes)
+    if not result.loss:
+        return
+
+    losses = display.plain_table(result.measured_on, f"{result.measure}, %")
+    for name, loss in result.loss.items():
+        losses.add_row(name, f"{loss:.2f}")
+    if len(result.loss) > 1:
+        losses.add_row("mean", f"{result.mean_loss:.2f}")
+    to.print(losses)
+    if result.measured_on == GENERATED:
+        to.print(f"{ROUGH} '--corpus FILE' measures on yours.", style="dim")
+
+
+def run(
+    out: Annotated[Path, option("Output folder.", metavar="FOLDER")] = Path("runs/demo"),
+    epochs: Annotated[float, option("Passes over the training rows.", metavar="N")] = 2.5,
+    as_json: Json = False,
+) -> None:
+    """Run the demo on data that is included.
+
+    Distils wordllama, trains on WordNet glosses, and compares with TF-IDF and a linear SVM.
+    """
+    from ade.cli.demo import print_demo, run_demo
+
+    with shown() as report:
+        demo = run_demo(out, epochs=epochs, report=report)
+    show(demo.as_dict(), as_json, lambda to: print_demo(to, demo))

@@ -1,0 +1,157 @@
+"""The verbs about vectors of texts: `ade distill-encoder`, `ade encode` and `ade search`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+
+from ade.cli import display
+from ade.cli.options import (
+    Corpus,
+    Device,
+    Json,
+    MoreSettings,
+    Out,
+    Overwrite,
+    Resume,
+    RuntimeDevice,
+    Size,
+    TextColumn,
+    TextFile,
+    TextFormat,
+    argument,
+    check_output,
+    existing_run,
+    model_path,
+    option,
+    show,
+)
+from ade.cli.prediction import open_texts, stopping_early
+from ade.cli.writing import one_line
+from ade.data.sources import EMBEDDED
+from ade.data.tokens import CHUNK
+from ade.data.writers import write_json_lines, write_vectors
+from ade.progress import shown
+from ade.settings import EncoderSettings
+
+if TYPE_CHECKING:
+    from ade.encoders.search import Hit
+
+Encoder = Annotated[Path, argument("Encoder folder, or a name on the hub.", "ENCODER", parser=model_path)]
+ENCODER = MoreSettings((EncoderSettings,), ("size", "layers", "dim", "epochs", "device"))
+
+
+def distill_encoder(
+    out: Out,
+    teacher: Annotated[
+        str, option("Sentence-transformers folder or hub name.", metavar="NAME")
+    ] = "sentence-transformers/all-MiniLM-L6-v2",
+    corpus: Corpus = None,
+    translations: Annotated[
+        list[Path] | None, option("Lines of texts with one meaning, split by tabs; repeatable.", metavar="FILE")
+    ] = None,
+    prefix: Annotated[str | None, option("Prefix the teacher expects before each text.", metavar="TEXT")] = None,
+    text_column: TextColumn = None,
+    size: Size = "8MB",
+    layers: Annotated[int, option("Attention layers; 2 are more accurate, slower.", metavar="N")] = 1,
+    dim: Annotated[int, option("Dimensions of the vectors; 0: the teacher's.", metavar="N")] = 0,
+    epochs: Annotated[float, option("Passes over the texts.", metavar="N")] = EncoderSettings().epochs,
+    device: Device = "auto",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    more: Annotated[list[str] | None, ENCODER.option()] = None,
+) -> None:
+    """Distil a sentence encoder into one of a few megabytes.
+
+    Its vectors are where the teacher's are. What the teacher answers is kept in the cache. Without a corpus it learns
+    from WordNet glosses.
+    """
+    existing = existing_run(resume, overwrite)
+    settings = EncoderSettings(
+        size=size or "8MB", layers=layers, dim=dim, epochs=epochs, device=device, **ENCODER.parse(more)
+    )
+    from ade.encoders.distil import distill_encoder as distil
+    from ade.folder import nbytes_of
+
+    files = corpus or ([] if translations else [Path(EMBEDDED)])
+    encoder = distil(
+        teacher, files, settings, translations=translations or [], prefix=prefix or "", text_column=text_column,
+        out=out, existing=existing,
+    )  # fmt: skip
+    about = encoder.metadata
+    result = {"encoder": str(out), "teacher": about["teacher"], "texts": about["rows"], "dim": encoder.dim}
+    result |= {"cosine": about["dev"]["cosine"], "bytes": nbytes_of(out)}
+    show(result, as_json, lambda to: _print_encoder(to, result))
+
+
+def _print_encoder(to: Console, result: dict[str, Any]) -> None:
+    table = display.plain_table("encoder", "texts", "cosine with the teacher", "dimensions", "size")
+    cosine, size = f"{result['cosine']:.3f}", display.size(result["bytes"])
+    table.add_row(result["encoder"], f"{result['texts']:,}", cosine, str(result["dim"]), size)
+    to.print(table)
+
+
+def encode(
+    encoder: Encoder,
+    file: TextFile = "-",
+    out: Annotated[
+        Path | None, option("File to write: .npy, .jsonl or .parquet; by default JSON lines.", metavar="FILE")
+    ] = None,
+    dim: Annotated[int | None, option("Truncate vectors to N dimensions.", metavar="N", min=1)] = None,
+    format: TextFormat = None,
+    text_column: TextColumn = None,
+    device: RuntimeDevice = "cpu",
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the vector of each text.
+
+    Vectors have length one, so products are cosines. Texts are read as a stream, so files may have any length. JSON
+    lines and Parquet keep all columns of the rows.
+    """
+    from ade.encoder import Encoder
+
+    check_output(out, overwrite)
+    loaded = Encoder.load(encoder, device)
+    if dim is not None:
+        loaded.encode([""], dim)  # raises for more dimensions than there are
+
+    with open_texts(file, format, text_column) as rows:
+        chunks = rows.chunks(CHUNK)
+        encoded = ((chunk, loaded.encode([row[rows.text] for row in chunk], dim, first)) for first, chunk in chunks)
+        if out is None:
+            stopping_early(lambda: write_json_lines(sys.stdout.buffer, encoded))
+        else:
+            write_vectors(out, encoded, dim or loaded.dim)
+
+
+def search(
+    encoder: Encoder,
+    file: Annotated[Path, argument("Texts to search: lines, CSV, JSON or Parquet.", "FILE")],
+    query: Annotated[list[str], argument("What to look for; several are answered one by one.", "QUERY...")],
+    top: Annotated[int, option("Texts to show for each query.", metavar="N", min=1)] = 10,
+    text_column: TextColumn = None,
+    as_json: Json = False,
+) -> None:
+    """Find the texts of a file that are nearest in meaning.
+
+    The vectors of the file are kept in the cache: the next search of it answers at once.
+    """
+    from ade.encoder import Encoder
+    from ade.encoders.search import index_file
+
+    loaded = Encoder.load(encoder)
+    with shown() as report:
+        index = index_file(loaded, encoder, file, text_column, report)
+    hits = {text: index.search(loaded.encode(text), top) for text in query}
+    results = {text: [hit._asdict() for hit in each] for text, each in hits.items()}
+    show({"texts": len(index.texts), "results": results}, as_json, lambda to: _print_hits(to, hits))
+
+
+def _print_hits(to: Console, hits: "dict[str, list[Hit]]") -> None:
+    for query, each in hits.items():
+        table = display.plain_table("text", "row", "cosine", title=query if len(hits) > 1 else None)
+        for hit in each:
+            table.add_row(one_line(hit.text), f"{hit.row + 1:,}", f"{hit.score:.3f}")
+        to.print(table)

@@ -1,0 +1,192 @@
+"""How often each row of a table is expected to be read: from text, or from word lists of many languages.
+
+What the tokenizer itself says (the probabilities of a Unigram model, the order in which merges were learned) fills in
+the tokens that neither has.
+"""
+
+import importlib.util
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from ade.distillation import count_tokens
+from ade.errors import InputError
+from ade.progress import Report, silent
+
+BATCH = 2048  # texts tokenized at once
+WORDS = 20_000  # of a language
+FORMS: tuple[tuple[Callable[[str], str], str, float, int], ...] = (  # of a word; before it; share; words
+    (str, " ", 0.80, WORDS), (str.capitalize, " ", 0.08, 8000), (str.upper, " ", 0.02, 2000),
+    (str.capitalize, "", 0.08, 8000), (str, "", 0.02, 8000),  # where a text begins
+)  # fmt: skip
+WITHOUT_SPACES = ("zh", "ja")  # languages whose words stand without spaces
+PUNCTUATION = {",": 0.05, ".": 0.05, "-": 0.01, "'": 0.01, '"': 0.01, "\n": 0.01}  # shares of tokens
+PUNCTUATION |= dict.fromkeys("?!:;()/%", 0.003)
+PUNCTUATION |= dict.fromkeys("\u3002\u3001\uff0c\uff1f\uff01\uff1a\uff08\uff09\u300c\u300d", 0.002)  # Chinese, Japanese
+PUNCTUATION |= dict.fromkeys("\u0964\u060c\u061f\xbf\xa1\xab\xbb\u201c\u201d\u2019\u2013\u2014\u2026", 0.002)
+NUMBERS = tuple(str(number) for number in (*range(101), *range(1900, 2031)))
+EARLY = 1000  # the higher, the less the order of learning counts
+LETTER = 4  # ranks that each letter of a BPE model is behind the one before
+OWN = 0.5  # weight of the tokenizer's frequencies beside word lists
+SMOOTHING = 0.3  # their weight beside counts
+KNOWN, FALL = 0.6, 6  # languages with this share of single-token words count in full, others by (share / KNOWN) ** FALL
+TEXTS, TEXT_WORDS = 50, 12  # generated texts of a language, and their words
+
+
+def row_frequencies(
+    tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), languages: Sequence[str] = (), report: Report = silent
+) -> Tensor:
+    """Return the expected share of each row (rows,): counted in texts if there are any, smoothed by what is known."""
+    tokenizer = _plain(tokenizer)
+    counts = count_tokens(tokenizer, texts, rows).double()
+    if counts.sum() == 0:
+        return _expected(tokenizer, rows, languages, report)
+    return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own_frequencies(tokenizer, rows)
+
+
+def own_frequencies(tokenizer: Tokenizer, rows: int) -> Tensor:
+    """Return what the tokenizer's model says of the share of each token (rows,); 0 for rows without a token.
+
+    The probabilities of a Unigram model; else 1 / (rank + EARLY), by the order in which tokens were learned.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    shares = np.zeros(rows)
+    if model["type"] == "Unigram":
+        scores = np.array([score for _, score in model["vocab"]])
+        scores = np.where(scores < 0, scores, -np.inf)  # special tokens have the score 0
+        shares[: len(scores)] = np.exp(scores)[:rows]
+    else:
+        ranks = _merge_ranks(model) if model["type"] == "BPE" else model["vocab"]
+        for token, number in model["vocab"].items():
+            shares[number] = 1 / (ranks[token] + EARLY)
+    return torch.from_numpy(shares / max(shares.sum(), 1e-300))
+
+
+def _merge_ranks(model: Mapping[str, Any]) -> dict[str, int]:
+    """Return the rank of every token of a BPE model.
+
+    Letters, which are not learned, rank by the first merge that has them, or a few ranks a letter where that is
+    earlier.
+    """
+    learned: dict[str, int] = {}
+    first: dict[str, int] = {}  # merge that has a token as a part
+    for rank, pair in enumerate(model["merges"]):
+        parts = pair if isinstance(pair, list) else pair.split(" ", 1)
+        learned.setdefault("".join(parts), rank)
+        for part in parts:
+            first.setdefault(part, rank)
+    last = len(model["merges"])
+    letters = sorted((token for token in model["vocab"] if token not in learned), key=lambda t: first.get(t, last))
+    return learned | {letter: min(first.get(letter, last), LETTER * place) for place, letter in enumerate(letters)}
+
+
+def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report: Report) -> Tensor:
+    """Return the expected share of each token by the frequencies of words in many languages.
+
+    Without `languages`, all that there are lists for; those count in full that the tokenizer knows: where enough of
+    their words are one token.
+    """
+    lists = word_lists(languages)
+    total = np.zeros(rows)
+    for number, (language, words) in enumerate(lists.items()):
+        report("words", number, len(lists), {})
+        shares, single = _shares_in(tokenizer, rows, words, language)
+        total += shares * (1.0 if languages else min(1.0, single / KNOWN) ** FALL)
+    report("words", len(lists), len(lists), {})
+    total /= max(total.sum(), 1e-300)
+
+    for mark, share in (*PUNCTUATION.items(), *((number, 0.02 / len(NUMBERS)) for number in NUMBERS)):
+        for token in tokenizer.encode(mark, add_special_tokens=False).ids[-1:]:
+            total[token] += share
+    return (1 - OWN) * torch.from_numpy(total / total.sum()) + OWN * own_frequencies(tokenizer, rows)
+
+
+def _shares_in(tokenizer: Tokenizer, rows: int, words: Mapping[str, float], language: str) -> tuple[np.ndarray, float]:
+    """Return the share of each token in a language, and the share of its words that are a single token."""
+    names, frequencies = list(words), np.array(list(words.values()))  # most frequent first
+    frequencies /= frequencies.sum()
+    shares, single = np.zeros(rows), 0.0
+    for form, space, share, most in FORMS:
+        before = "" if language in WITHOUT_SPACES else space
+        for start in range(0, min(most, len(names)), BATCH):
+            ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[start : start + BATCH]])
+            weights = frequencies[start : start + BATCH]
+            shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
+            if form is str and space:
+                single += float(weights[_single(tokenizer, ids, lengths)].sum())
+    return shares / shares.sum(), single
+
+
+def word_lists(languages: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+    """Return the most frequent words of languages, or of all that there are lists for, with their frequencies."""
+    if importlib.util.find_spec("wordfreq") is None:
+        raise InputError("word frequencies need: pip install 'ade-embeddings[compress]'; or give --corpus FILE")
+    import wordfreq
+
+    known = sorted(wordfreq.available_languages("small"))
+    if missing := set(languages) - set(known):
+        raise InputError(f"no word list for {', '.join(sorted(missing))}; there are: {' '.join(known)}")
+    return {
+        language: dict(islice(wordfreq.get_frequency_dict(language, "small").items(), WORDS))
+        for language in languages or known
+    }
+
+
+def best_known(tokenizer: Tokenizer, languages: Sequence[str], most: int) -> dict[str, dict[str, float]]:
+    """Return the word lists of the languages that a tokenizer knows best: most of their words are one token."""
+    tokenizer, lists = _plain(tokenizer), word_lists(languages)
+    single = {}
+    for language, words in lists.items():
+        tokens = _tokens(tokenizer, [" " + word for word in list(words)[:500]])
+        single[language] = np.mean(_single(tokenizer, *tokens))
+    chosen = sorted(lists, key=lambda language: -single[language])[:most]
+    return {language: lists[language] for language in sorted(chosen)}
+
+
+def generated_texts(lists: Mapping[str, Mapping[str, float]], seed: int = 0) -> dict[str, list[str]]:
+    """Return texts of words drawn by frequency, for each language: what is measured where no text is given."""
+    chooser = random.Random(seed)
+    texts = {}
+    for language, words in lists.items():
+        drawn = chooser.choices(list(words), list(words.values()), k=TEXTS * TEXT_WORDS)
+        space = "" if language in WITHOUT_SPACES else " "
+        texts[language] = [space.join(drawn[at : at + TEXT_WORDS]) for at in range(0, len(drawn), TEXT_WORDS)]
+    return texts
+
+
+def _single(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return which words are a single token, of those given as ids one after the other (words,).
+
+    The mark of a space that SentencePiece puts before a text does not count, and the unknown token is no word.
+    """
+    if not len(ids):
+        return np.zeros(len(lengths), bool)
+    ends = np.cumsum(lengths)
+    firsts, lasts = (ids[np.clip(at, 0, len(ids) - 1)] for at in (ends - lengths, ends - 1))
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    known = lasts != (tokenizer.token_to_id(unknown) if unknown else None)
+    return (lengths - (firsts == tokenizer.token_to_id("\u2581")) == 1) & known
+
+
+def _tokens(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the token ids of texts, one after the other, and how many each text has."""
+    rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    lengths = np.array([len(ids) for ids in rows])
+    return np.fromiter((token for ids in rows for token in ids), np.int64, int(lengths.sum())), lengths
+
+
+def _plain(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that neither pads nor truncates, as that of some models does."""
+    if tokenizer.padding is None and tokenizer.truncation is None:
+        return tokenizer
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    plain.no_padding()
+    plain.no_truncation()
+    return plain

@@ -1,0 +1,97 @@
+"""The table of an encoder whose teacher has very many tokens: its rows are trained, then coded, then their books.
+
+Finding pairs for so many tokens would take very long. Codes say which entries of shared books a row is made of, and
+training cannot change them; so they are found for rows that have learned what the encoder needs of them, instead of for
+those of the teacher, in the second phase of the same run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ade.codebook import ENTRIES, CodedTable, TableShape
+from ade.coded_layer import PackedTable
+from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.distill_codes import special_rows
+from ade.compression.frequencies import row_frequencies
+from ade.errors import InputError
+from ade.folder import Saved
+from ade.folder_budget import MIN_COUNTS, MOST_TEXTS, ByteShares, divide_encoder, evenly, smaller
+from ade.packing.tokenizer_file import packed_bytes
+from ade.progress import Report
+from ade.settings import TrainingSettings
+from ade.teachers import Teacher
+
+CODED_FROM = 100_000  # tokens of a teacher
+BITS = 0.5  # of a weight: with fewer, tokens that the texts do not have are dropped
+BOOKS = 6  # of all stages, about
+SHORTER = 3  # the second phase has a third of the steps, and of the learning rate
+
+
+@dataclass(frozen=True, eq=False)
+class RowTable:
+    """A teacher's table on its way into an encoder."""
+
+    teacher: Teacher  # its tokens are those that the encoder will have
+    frequencies: Tensor  # (V,) how often each row is expected
+    shares: ByteShares  # of the encoder's bytes
+
+    def rows(self) -> Tensor:
+        """Return the rows (V, d) in float32, scaled so that they have unit variance on average."""
+        table = self.teacher.table.float()
+        return table * (table.shape[1] ** 0.5 / table.norm(dim=1).mean().clamp(min=1e-12))
+
+    def exact(self, ids: np.ndarray) -> Saved:
+        """Return a table in which the rows of these tokens are exact and no row has codes."""
+        rows, index = self.rows(), torch.from_numpy(ids).long()
+        table = PackedTable(TableShape(len(rows), rows.shape[1], len(ids), ()))
+        table.set_depths(torch.zeros(len(rows)), index)
+        table.fill({"exact": rows[index]})
+        return self.teacher.as_saved(table.to_table())
+
+    def coded(self, rows: Tensor, report: Report) -> CodedTable:
+        """Return the table of these rows (V, d), in as many bytes as there are for it."""
+        size, special = CoderSettings(self.shares.codebook), special_rows(self.teacher)
+        return encode_table(rows.half(), self.frequencies, special, size, report=report).to_table()
+
+
+class Books:
+    """The second phase of training: the trained rows are coded, and the books of their codes are trained."""
+
+    def __init__(self, table: RowTable, training: TrainingSettings) -> None:
+        self.table = table
+        epochs = training.epochs and training.epochs / SHORTER
+        steps = max(1, training.steps // SHORTER) if training.steps else 0
+        rate = training.learning_rate / SHORTER
+        self.settings = replace(training, steps=steps, epochs=epochs, learning_rate=rate)
+
+    def start(self, trained: Saved, report: Report) -> Saved:
+        """Return the model of the first phase with coded rows; those of tokens that no text has are the teacher's."""
+        assert isinstance(trained.table, CodedTable)
+        rows, ids = self.table.rows(), trained.table.exact_rows
+        rows[ids] = torch.from_numpy(trained.table.rows(ids))
+        config = replace(trained.config, layer_bits=self.table.shares.layer_bits)
+        return replace(trained, config=config, table=self.table.coded(rows, report))
+
+
+def row_table(teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int = 1) -> RowTable:
+    """Return what of a teacher's table an encoder takes whose folder has at most `size` bytes.
+
+    Arguments as for `distill_for_encoder`; the numbers of the tokens are those of the returned tokenizer.
+    """
+    known, dim = evenly(texts, MOST_TEXTS), teacher.table.shape[1]
+    for min_count in (0, *MIN_COUNTS):
+        small = smaller(teacher, known, min_count)
+        enough = int(BITS / 8 * small.table.numel()) + dim * (BOOKS * ENTRIES + dim)
+        shares = divide_encoder(size, len(packed_bytes(small.tokenizer)), dim, outputs, layers, enough)
+        if shares.codebook >= enough:
+            frequencies = row_frequencies(small.tokenizer, len(small.table), known)
+            return RowTable(small, frequencies, shares)
+    needed = size - shares.codebook + enough
+    raise InputError(
+        f"{size:,} bytes are too few for this teacher and these texts; an encoder needs at least about {needed:,}: "
+        f"{shares.tokenizer:,} for the tokenizer, {shares.layers:,} for the layers, {enough:,} for the table"
+    )

@@ -1,0 +1,215 @@
+"""Scores of texts from lookup tables on a CPU: exact, with numpy alone.
+
+A text is a sum of two table rows per token (of its type and its position), one matrix product for the attention
+scores and one for the attention output. The tests compare all of it with the forward pass of training. In the
+comments, n is a number of texts, T the tokens of the longest, W the columns of a row, H the heads, C the labels.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ade.data.tokens import Ragged
+from ade.runtime.layers import attend
+from ade.runtime.tables import LookupTables
+from ade.runtime.threads import Threads, for_each, single_threaded_blas
+
+GROUP_ELEMENTS = 1024  # elements computed together: what fits a core's cache
+CACHED_ROWS = 16_384  # token types whose rows are kept
+MAX_CACHE_BYTES = 1 << 30
+TYPES_PER_TASK = 256  # types whose rows are computed together
+MIN_PARALLEL_TEXTS = 16  # fewer texts are computed by one thread
+Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # text numbers, elements (n, T, W), mask (n, T)
+
+
+class TableScores:
+    """Scores and token scores of texts, by all threads of a pool."""
+
+    def __init__(self, tables: LookupTables, threads: Threads, cached_rows: int = CACHED_ROWS) -> None:
+        self.tables, self.threads = tables, threads
+        capacity = max(cached_rows, tables.config.max_tokens)
+        self.cache = RowCache(tables.vocabulary, tables.columns.total, capacity)
+        self._positions = tables.position_rows(64)  # (P, W), grown when a text is longer; (1, W) without positions
+        self._lock, self._process = threading.RLock(), os.getpid()  # one batch after the other: it changes the cache
+
+    def pooled(self, texts: Ragged) -> np.ndarray:
+        """Return the scores of texts, or the vectors that the tables give: (n, C)."""
+        scores = np.empty((len(texts), self.tables.outputs), np.float32)
+
+        def compute(rows: np.ndarray, elements: np.ndarray, real: np.ndarray) -> None:
+            scores[rows] = self._pooled_scores(elements, real)
+
+        self._compute(texts, compute)
+        return self._rescaled(scores)
+
+    def by_token(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
+        """Return pooling weights (T,) and scores (T, C), the bias included, of all tokens of texts in a row."""
+        weights = np.empty(len(texts.ids), np.float32)
+        scores = np.empty((len(texts.ids), self.tables.outputs), np.float32)
+
+        def compute(rows: np.ndarray, elements: np.ndarray, real: np.ndarray) -> None:
+            share, of_tokens = self._token_scores(elements, real)
+            place = (texts.offsets[rows][:, None] + np.arange(real.shape[1]))[real]
+            weights[place], scores[place] = share[real], of_tokens[real]
+
+        self._compute(texts, compute)
+        return weights, self._rescaled(scores)
+
+    def _rescaled(self, scores: np.ndarray) -> np.ndarray:
+        """Undo the standardisation of a regression's targets."""
+        config = self.tables.config
+        if (config.mean, config.deviation) == (0, 1):
+            return scores
+        return scores * np.float32(config.deviation) + np.float32(config.mean)
+
+    def _compute(self, texts: Ragged, compute: Compute) -> None:
+        if self._process != os.getpid():  # a forked process: the thread that held the lock may be gone
+            self._lock, self._process = threading.RLock(), os.getpid()
+        pool = self.threads.pool if len(texts) > MIN_PARALLEL_TEXTS else None
+        if len(texts) == 0:
+            return
+        with self._lock:
+            if pool is None:
+                self._compute_rows(texts, np.arange(len(texts)), compute, None)
+            else:
+                with single_threaded_blas():  # the limits of two callers must not overlap
+                    self._compute_rows(texts, np.arange(len(texts)), compute, pool)
+
+    def _compute_rows(
+        self, texts: Ragged, numbers: np.ndarray, compute: Compute, pool: ThreadPoolExecutor | None
+    ) -> None:
+        """Compute texts, by halves where they have more token types than the cache holds; `numbers` are theirs."""
+        slots = self.cache.slots(texts.ids, self.tables.rows, pool)
+        if slots is None:
+            if len(texts) == 1:
+                raise ValueError(f"a text of more token types than are kept ({len(self.cache.rows):,})")
+            middle = len(texts) // 2
+            self._compute_rows(texts.slice(0, middle), numbers[:middle], compute, pool)
+            self._compute_rows(texts.slice(middle, len(texts)), numbers[middle:], compute, pool)
+            return
+
+        lengths = texts.lengths
+        longest = int(lengths.max())
+        if self.tables.has_positions and longest > len(self._positions):  # before several threads read them
+            self._positions = self.tables.position_rows(2 ** int(np.ceil(np.log2(longest))))
+
+        def group(rows: np.ndarray) -> None:
+            column = np.arange(int(lengths[rows].max()))
+            real = column < lengths[rows][:, None]  # (n, T)
+            starts = texts.offsets[rows][:, None]
+            places = np.where(real, starts + column, starts)
+            positions = self._positions[: len(column)] if self.tables.has_positions else self._positions
+            compute(numbers[rows], self.cache.rows[slots[places]] + positions, real)
+
+        for_each(group, groups_by_size(lengths), pool)
+
+    def _pooled_scores(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
+        """Scores (n, C) of elements (n, T, W): attention, pooling, head."""
+        tables = self.tables
+        if tables.extra is not None or tables.value_readout is None or not tables.config.sat:
+            share, scores = self._token_scores(rows, real)
+            return (share[:, None] @ scores)[:, 0]
+
+        # Pooling comes before the product with the head: one vector a text instead of one an element.
+        own = rows[..., tables.columns.own_scores]  # (n, T, 1 + C): pooling score, class scores
+        output = self._attention_output(rows, real).reshape(*real.shape, tables.dim)
+        readout = tables.value_readout
+        share = self._pooling_weights(own[..., 0] + output @ readout[:, 0], real)[:, None]  # (n, 1, T)
+        return (share @ own[..., 1:])[:, 0] + (share @ output)[:, 0] @ readout[:, 1:]
+
+    def _token_scores(self, rows: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pooling weights (n, T) and scores (n, T, C) of every element; the sum of their products is the text's."""
+        tables = self.tables
+        scores = rows[..., tables.columns.own_scores]  # (n, T, 1 + C)
+        if tables.config.sat:
+            output, readout = self._attention_output(rows, real), tables.value_readout  # (n, T, H, value)
+            scores = scores + (output.sum(2) if readout is None else output.reshape(*real.shape, -1) @ readout)
+        if tables.extra is not None:  # so far the scores are vectors
+            scores = tables.extra(scores[..., 1:], real)
+        return self._pooling_weights(scores[..., 0], real), scores[..., 1:]
+
+    def _attention_output(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
+        """What attention gives each element, per head, before the output layer: (n, T, H, value)."""
+        count, length, _ = rows.shape
+        columns, heads = self.tables.columns, self.tables.config.heads
+        query, key, value = (
+            rows[..., part].reshape(count, length, heads, -1) for part in (columns.query, columns.key, columns.value)
+        )
+        return attend(query, key, value, real)
+
+    def _pooling_weights(self, score: np.ndarray, real: np.ndarray) -> np.ndarray:
+        """The weight of each element in the pooled vector, from its pooling score: (n, T)."""
+        if self.tables.config.pooling == "mean":
+            return (real / real.sum(1, keepdims=True)).astype(np.float32)
+        score = np.where(real, score, -np.inf)
+        weight = np.exp(score - score.max(1, keepdims=True))
+        return weight / weight.sum(1, keepdims=True)
+
+
+def groups_by_size(sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield every text once, largest first, in groups of similar size with about `GROUP_ELEMENTS` elements each."""
+    order = np.argsort(-sizes, kind="stable")
+    start = 0
+    while start < len(order):
+        count = max(1, GROUP_ELEMENTS // max(1, int(sizes[order[start]])))
+        yield order[start : start + count]
+        start += count
+
+
+class RowCache:
+    """Least-recently-used cache of rows of token types, each computed when its type is first seen."""
+
+    def __init__(self, vocabulary: int, width: int, capacity: int) -> None:
+        capacity = min(vocabulary, capacity, max(1, MAX_CACHE_BYTES // (4 * width)))
+        self.rows = np.empty((capacity, width), dtype=np.float32)  # memory is taken as it fills
+        self.slot_of = np.full(vocabulary, -1, dtype=np.int32)  # -1 for a type that is not cached
+        self.type_of = np.full(capacity, -1, dtype=np.int64)  # -1 for a slot without a type
+        self.last_used = np.zeros(capacity, dtype=np.int64)  # the number of the call that used a slot last
+        self.filled = 0  # slots in use: the first ones
+        self.calls = 0
+
+    def slots(
+        self, ids: np.ndarray, compute: Callable[[np.ndarray], np.ndarray], pool: ThreadPoolExecutor | None = None
+    ) -> np.ndarray | None:
+        """Indices into `rows` of token ids (n,).
+
+        Missing rows are made by `compute`, a function from types (m,) to rows (m, width). Returns None where the ids
+        have more distinct types than the cache has slots.
+        """
+        self.calls += 1
+        found = self.slot_of[ids]
+        cached = found >= 0
+        missing = np.unique(ids[~cached])
+        self.last_used[found[cached]] = self.calls
+        if len(missing) == 0:
+            return found
+
+        free = self._free_slots(len(missing))
+        if free is None:
+            return None
+
+        def fill(start: int) -> None:
+            part = slice(start, start + TYPES_PER_TASK)
+            self.rows[free[part]] = compute(missing[part])
+
+        for_each(fill, range(0, len(missing), TYPES_PER_TASK), pool)
+        self.slot_of[missing], self.type_of[free], self.last_used[free] = free, missing, self.calls
+        return self.slot_of[ids]
+
+    def _free_slots(self, count: int) -> np.ndarray | None:
+        """Slots (count,) for new types: fresh ones, then the least recently used; never one that this call uses."""
+        fresh = min(count, len(self.rows) - self.filled)
+        idle = np.flatnonzero(self.last_used[: self.filled] < self.calls)
+        if count > fresh + len(idle):
+            return None
+
+        # Evicted types leave before their slots are filled: an interrupted fill must not leave a wrong row behind.
+        evicted = idle[np.argsort(self.last_used[idle], kind="stable")[: count - fresh]]
+        types = self.type_of[evicted]
+        self.slot_of[types[types >= 0]] = -1
+        self.type_of[evicted] = -1
+        self.filled += fresh
+        return np.concatenate([np.arange(self.filled - fresh, self.filled), evicted]).astype(np.int32)

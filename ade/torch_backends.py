@@ -1,0 +1,109 @@
+"""The backends that need torch: a model's own forward pass, and Triton kernels on a GPU."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ade.configuration import TAGGER
+from ade.data.batches import padded_batches
+from ade.data.tokens import Ragged
+from ade.devices import resolve_device
+from ade.folder import Saved
+from ade.lexicon_layer import LexiconLayer
+from ade.model import TorchModel, model_of
+from ade.runtime.tables import lookup_tables
+
+if TYPE_CHECKING:
+    from ade.runtime.gpu import GpuScores
+
+
+def torch_backend(saved: Saved, device: str) -> "TorchBackend | TritonBackend":
+    """Return the fastest backend for a device: Triton's kernels where they support the model, else torch."""
+    target = resolve_device(device)
+    if target.type == "cuda" and saved.config.attend == "tokens" and saved.config.pools:
+        from ade.runtime import kernels
+        from ade.runtime.gpu import GpuScores, unsupported
+
+        tables = lookup_tables(saved)
+        if kernels.available and unsupported(tables) is None:
+            has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+            dtype = torch.bfloat16 if has_bfloat16 else torch.float32
+            lexicon = None if saved.lexicon is None else LexiconLayer(saved.lexicon).to(target).tables()
+            return TritonBackend(saved, GpuScores(tables, target, dtype, lexicon))
+    return TorchBackend(model_of(saved).to(target))
+
+
+class TorchBackend:
+    """The forward pass of training."""
+
+    def __init__(self, model: TorchModel) -> None:
+        """Put the model in evaluation mode; it stays on its device."""
+        self.model = model.eval()
+
+    def scores(self, texts: Ragged) -> np.ndarray:
+        """Return the score of every label for each text, the lexicon's added: (n, C)."""
+        return forward_scores(self.model, texts)
+
+    @torch.inference_mode()
+    def vectors(self, texts: Ragged) -> np.ndarray:
+        """Return the pooled vector of each text, which the head reads: (n, d)."""
+        texts = texts.first(self.model.settings.max_tokens)
+        vectors = np.empty((len(texts), self.model.head.in_features), np.float32)
+        for rows, ids, mask in padded_batches(texts, self.model.device):
+            vectors[rows] = self.model.pooled(ids, mask).float().cpu().numpy()
+        return vectors
+
+    @torch.inference_mode()
+    def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
+        """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
+        settings = self.model.settings
+        texts = texts.first(settings.max_tokens)
+        weights = np.empty(len(texts.ids), np.float32)
+        scores = np.empty((len(texts.ids), settings.outputs), np.float32)
+        for rows, ids, mask in padded_batches(texts, self.model.device):
+            real = mask.cpu().numpy()
+            place = (texts.offsets[rows][:, None] + np.arange(real.shape[1]))[real]
+            if settings.kind == TAGGER:
+                weights[place] = (real / real.sum(1, keepdims=True))[real]
+                scores[place] = self.model(ids, mask).logits.float().cpu().numpy()[real]
+            else:
+                of_batch = self.model.token_scores(ids, mask)  # (B, L), (B, L, C)
+                weights[place], scores[place] = (each.float().cpu().numpy()[real] for each in of_batch)
+        return weights, scores
+
+
+class TritonBackend:
+    """Lookup tables on a GPU for scores; the forward pass for all else."""
+
+    def __init__(self, saved: Saved, tables: "GpuScores") -> None:
+        self.saved, self.tables = saved, tables
+
+    @cached_property
+    def _torch(self) -> TorchBackend:
+        return TorchBackend(model_of(self.saved).to(self.tables.device))
+
+    def scores(self, texts: Ragged) -> np.ndarray:
+        """Return the score of every label for each text, the lexicon's added: (n, C)."""
+        return self.tables.pooled(texts)
+
+    def vectors(self, texts: Ragged) -> np.ndarray:
+        """Return the pooled vector of each text, which the head reads: (n, d)."""
+        return self._torch.vectors(texts)
+
+    def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
+        """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
+        return self._torch.token_scores(texts)
+
+
+@torch.inference_mode()
+def forward_scores(model: TorchModel, texts: Ragged) -> np.ndarray:
+    """Return the scores or vectors (n, C) of texts by a model's forward pass; puts it in evaluation mode."""
+    model.eval()
+    scores = torch.empty(len(texts), model.settings.outputs, device=model.device)
+    for rows, ids, mask in padded_batches(texts, model.device):
+        of_batch: Tensor = model(ids, mask)[0]
+        scores[torch.from_numpy(rows).to(model.device)] = of_batch.float()
+    return scores.cpu().numpy()

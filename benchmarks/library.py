@@ -1,0 +1,280 @@
+"""All that the benchmarks ask of ade beneath its public names: what is renamed there changes here."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from tokenizers import Tokenizer, models
+
+import ade
+from ade.budget import distill_to_size, zipf
+from ade.data.sources import EMBEDDED, has_split
+from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
+from ade.devices import resolve_device
+from ade.encoder import unit
+from ade.evaluation import compare
+from ade.files import new_folder
+from ade.packing.tokenizer_file import tokenizer_path
+from ade.progress import Report, quiet, silent
+from ade.training.start import config_for, untrained
+from benchmarks.records import Places
+
+__all__ = [
+    "EMBEDDED", "Ragged", "Report", "compare", "new_folder", "quiet", "resolve_device", "silent", "unit", "zipf",
+]  # fmt: skip
+DISTILLATION = ("anchors", "pairs", "threshold", "solver", "signed", "rounds")  # settings of a run that are distil's
+NOT_TRAINED = (*DISTILLATION, "data", "teacher", "per_class", "taught", "size", "rows")  # the others are `ade.train`'s
+Sizes = dict[str, int]  # model_bytes, tokenizer_bytes (what turns text into ids), and their sum, bytes
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------
+
+
+def load_split(places: Places, name: str, split: str) -> ade.Dataset:
+    """A split of a data set, by its folder or embedded."""
+    if name == EMBEDDED and not (places.data_dir / name).exists():
+        return ade.load_dataset(EMBEDDED, split)
+    return ade.load_dataset(places.data(name), split)
+
+
+def load_rows(places: Places, settings: Mapping[str, Any]) -> tuple[ade.Dataset, ade.Dataset | None, ade.Dataset]:
+    """Training rows, validation rows where the data has some, and test rows.
+
+    `rows` > 0 takes so many of each split, `per_class` so many of each class of the training rows, drawn by the seed.
+    """
+    name = settings["data"]
+    rows, test = load_split(places, name, "train"), load_split(places, name, "test")
+    folder = places.data_dir / name
+    has_dev = folder.is_dir() and has_split(folder, "dev")
+    dev = load_split(places, name, "dev").relabelled(rows.names) if has_dev else None
+    if settings.get("rows"):
+        rows, test = (_some(part, settings["rows"]) for part in (rows, test))
+    if settings.get("per_class"):
+        of_class = [np.flatnonzero(rows.labels == label) for label in range(len(rows.names))]
+        generator = np.random.default_rng(settings["seed"])
+        rows = rows.take(np.sort(np.concatenate([generator.permutation(i)[: settings["per_class"]] for i in of_class])))
+    return rows, dev, test.relabelled(rows.names)
+
+
+def _some(rows: ade.Dataset, most: int) -> ade.Dataset:
+    return rows.take(np.sort(np.random.default_rng(0).permutation(len(rows))[:most]))
+
+
+def rows_hash(rows: ade.Dataset) -> str:
+    """A hash of texts, to name what is kept of them."""
+    return hashlib.sha256("\n".join(rows.texts).encode()).hexdigest()[:12]
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def teacher_path(places: Places, name: str) -> str | Path:
+    """A teacher's folder, or the name of one that is embedded."""
+    return name if name == "wordllama" else places.model(name)
+
+
+def codebook_of(places: Places, settings: Mapping[str, Any], report: Report = silent) -> Path:
+    """The folder of the codebook of these settings: distilled once and kept in the work folder."""
+    chosen = {name: settings[name] for name in DISTILLATION if name in settings}
+    name = "-".join([settings["teacher"], *(f"{key}={value}" for key, value in chosen.items())])
+    folder = places.work / "codebooks" / name
+    source = teacher_path(places, settings["teacher"])
+    with made_once(folder) as missing:
+        if missing:
+            teacher = ade.load_teacher(source)
+            chosen.setdefault("anchors", min(ade.DistillationSettings.anchors, len(teacher.table)))
+            made = ade.DistillationSettings(**chosen, device=places.device)
+            ade.distill(teacher, made, report=report).save(folder)
+    return folder
+
+
+@contextmanager
+def made_once(folder: Path) -> Iterator[bool]:
+    """Whether a folder is missing, while no other process makes it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        yield not folder.exists()
+
+
+def fit(
+    places: Places, settings: Mapping[str, Any], rows: ade.Dataset, dev: ade.Dataset | None, out: Path | None = None,
+    report: Report = silent, **more: Any,
+) -> Any:  # fmt: skip
+    """Train a model of a run's settings; those that say nothing else are ade's defaults."""
+    chosen: dict[str, Any] = {name: value for name, value in settings.items() if name not in NOT_TRAINED}
+    if "size" in settings:
+        chosen |= {"size": settings["size"], "teacher": teacher_path(places, settings["teacher"])}
+    else:
+        chosen["start"] = codebook_of(places, settings, report)
+    chosen |= {"device": places.device, "validation": dev, "out": out, "progress": report, **more}
+    with cache_in(places.work / "cache"):
+        return ade.train(rows, **chosen)
+
+
+@contextmanager
+def cache_in(folder: Path) -> Iterator[None]:
+    """Let ade keep what it keeps in a folder of the benchmarks' own."""
+    before = os.environ.get("ADE_CACHE")
+    os.environ["ADE_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ADE_CACHE"]
+        else:
+            os.environ["ADE_CACHE"] = before
+
+
+def fit_lexicon_alone(
+    places: Places, teacher: str, rows: ade.Dataset, dev: ade.Dataset, dev_from_training: bool, report: Report
+) -> tuple[int, Callable[[Sequence[str]], np.ndarray]]:
+    """Fit a lexicon beside a model whose scores are all zero: its bytes, and its scores as a function of texts."""
+    from ade.training.lexicon_fit import Objective, Validation, fit_lexicon
+
+    model = _untrained(ade.Saved.read(codebook_of(places, {"teacher": teacher}, report)), rows.names)
+
+    def tokens(texts: Sequence[str]) -> Ragged:
+        return tokenize(model.tokenizer, list(texts), LEXICON_TOKENS)
+
+    zeros = np.zeros((len(dev), len(rows.names)), np.float32)
+    validation = Validation(tokens(dev.texts), zeros, Objective.of(dev.labels, rows.problem))
+    texts = tokens(rows.texts)
+    fitted = fit_lexicon(model, texts, rows.labels, validation, places.device, dev_from_training, report=report)
+    if fitted is None:
+        raise ade.InputError("validation keeps no lexicon")
+    return fitted.lexicon.nbytes, lambda some: fitted.lexicon.added(tokens(some))
+
+
+# -- models that have learned nothing --------------------------------------------------------------------------------
+
+
+def save_untrained(codebook: ade.Saved | Path, names: Iterable[str], folder: Path, **shape: Any) -> None:
+    """Write a model that has learned nothing: its speed and size are those of a trained one."""
+    start = codebook if isinstance(codebook, ade.Saved) else ade.Saved.read(codebook)
+    _untrained(start, tuple(names), **shape).save(folder)
+
+
+def _untrained(start: ade.Saved, names: tuple[str, ...], **shape: Any) -> ade.Saved:
+    nothing = ade.Dataset([], np.zeros(0, np.int64), names)
+    return untrained(start, config_for(start, nothing, ade.Architecture(**shape), ade.STRONG), seed=0)
+
+
+def random_codebook(vocabulary: int, anchors: int, pairs: int, dim: int) -> ade.Saved:
+    """A codebook of this shape with nothing learned in it: enough for time and memory."""
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.rand(vocabulary, anchors, generator=generator).topk(pairs, 1).indices.flatten()
+    weights = torch.randn(vocabulary * pairs, generator=generator)
+    table = torch.nn.functional.normalize(torch.randn(anchors, dim, generator=generator), dim=1)
+    counts = np.full(vocabulary, pairs)
+    codebook = ade.Codebook(table.numpy(), indices.numpy(), weights.numpy(), counts)
+    return ade.Teacher("random", torch.empty(0, dim), word_tokenizer(vocabulary)).as_saved(codebook)
+
+
+def word_tokenizer(count: int) -> Tokenizer:
+    """A tokenizer of the words w0, w1, ..."""
+    return Tokenizer(models.WordLevel({f"w{i}": i for i in range(count)}, unk_token="w0"))
+
+
+def distil_random(vocabulary: int, dim: int, anchors: int, device: str, report: Report) -> None:
+    """Distil a table whose rows are drawn around as many centres as there are anchors."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(anchors, dim, generator=generator)
+    table = centres[torch.randint(anchors, (vocabulary,), generator=generator)]
+    table += torch.randn(vocabulary, dim, generator=generator)
+    teacher = ade.Teacher("random", table, word_tokenizer(vocabulary))
+    ade.distill(teacher, ade.DistillationSettings(anchors=anchors, device=device), report=report)
+
+
+def forward_model(folder: Path) -> Any:
+    """A model as transformers loads it, for its own forward pass."""
+    return ade.AdeForSequenceClassification.from_pretrained(folder, trust_remote_code=False).eval()
+
+
+def embedding_layer(codebook: ade.Codebook) -> Any:
+    """The layer of PyTorch that composes a codebook's rows."""
+    from ade.embedding import AnchorEmbedding
+
+    return AnchorEmbedding(codebook)
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def folder_sizes(folder: Path) -> Sizes:
+    """Bytes that prediction reads of a folder by ade, transformers or model2vec: weights, config.json, tokenizer."""
+    files = [*folder.glob("*.safetensors"), folder / "config.json"]
+    return sizes(sum(path.stat().st_size for path in files), tokenizer_path(folder).stat().st_size)
+
+
+def linear_sizes(numbers: int, vocabulary: Iterable[str]) -> Sizes:
+    """Bytes of a linear model over n-grams: `numbers` float32 values, and the n-grams with one byte between them."""
+    return sizes(4 * numbers, sum(len(entry.encode("utf8")) + 1 for entry in vocabulary))
+
+
+def sizes(model: int, tokenizer: int = 0) -> Sizes:
+    """Both sizes and their sum."""
+    return {"bytes": model + tokenizer, "model_bytes": model, "tokenizer_bytes": tokenizer}
+
+
+def all_rows(codebook: ade.Saved) -> np.ndarray:
+    """The rows (N, d) that a codebook stands for."""
+    return codebook.table.rows(np.arange(codebook.table.vocabulary))
+
+
+def packed_rows(teacher: ade.Teacher, budget: int, report: Report) -> tuple[np.ndarray, int] | None:
+    """Rows of a codebook of so many bytes, and its bytes; None where none is as small."""
+    try:
+        codebook = distill_to_size(teacher, budget, ade.DistillationSettings(), report=report)
+    except ade.InputError:
+        return None
+    return all_rows(codebook), codebook.nbytes
+
+
+def coded_rows(rows: np.ndarray, frequency: torch.Tensor, budget: int, report: Report) -> tuple[np.ndarray, int] | None:
+    """Rows in the codes of `ade compress`, and their bytes; None where no table is as small."""
+    from ade.compression.coder import CoderSettings, encode_table
+
+    try:
+        table = encode_table(torch.from_numpy(rows).half(), frequency, (), CoderSettings(budget), report=report)
+    except ade.InputError:
+        return None
+    decoded = torch.cat([table(part) for part in torch.arange(len(rows)).split(8192)])
+    return decoded.numpy(), table.shape.nbytes
+
+
+def row_statistics(tokenizer: Any, weight: Any, nbytes: int, report: Report) -> tuple[np.ndarray, list[int]]:
+    """How often each row of a table is expected, and the special tokens' rows that `ade compress` keeps whole."""
+    from ade.compression.compress import special_token_rows
+    from ade.compression.frequencies import row_frequencies
+
+    frequency = row_frequencies(tokenizer.backend_tokenizer, len(weight), report=report).numpy()
+    return frequency, special_token_rows(tokenizer, weight, nbytes)
+
+
+def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> np.ndarray:
+    """How often each of `size` tokens occurs in texts."""
+    from ade.distillation import count_tokens as counted
+
+    return counted(tokenizer, texts, size).numpy()
+
+
+def load_pretrained(folder: Path) -> tuple[Any, Any]:
+    """A model of any architecture, compressed or not, in float32, with its tokenizer."""
+    from ade.compression.checkpoint import load_model
+
+    model, tokenizer = load_model(folder)
+    return torch.nn.Module.float(model), tokenizer  # half precision is slow on a CPU
+
+
+def export_compressed(folder: Path, out: Path) -> Path:
+    """The file of a compressed encoder as ONNX, its linear layers in 4 bits."""
+    from ade.integrations.onnx import Q4, export
+
+    export(folder, out)
+    return out / Q4

@@ -1,0 +1,294 @@
+"""`ade compress`: what whole models lose on tasks they are used for, in many sizes beside other ways, and their speed.
+
+Encoders are judged by translations found (Tatoeba) and by similarity as people judge it (STS-B), decoders by perplexity
+(WikiText-2, and Tatoeba's sentences by language). All is computed in float32.
+"""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean, geometric_mean
+from typing import Any
+
+import numpy as np
+import torch
+
+import ade
+from benchmarks import library
+from benchmarks.library import Report
+from benchmarks.records import Places, Record, Run
+from benchmarks.subjects.quantizers import WAYS
+from benchmarks.subjects.vectors import (
+    MAX_TOKENS,
+    PREFIX,
+    STSB,
+    TATOEBA,
+    Encode,
+    encode_by,
+    sentence_pairs,
+    stsb,
+    tatoeba,
+)  # fmt: skip
+from benchmarks.tables import Figure, Listing, at, digits, nbytes
+
+DECODERS = ("smollm2-135m", "gemma3-270m")
+LANGUAGES = {"multilingual-e5-small": TATOEBA, "gemma3-270m": TATOEBA[:8]}  # of Tatoeba that a model is judged by
+SPOKEN = ("en", "ar", "zh", "de", "fi", "fr", "hi", "ja", "ru")  # of `corpora.py`: English, and as in TATOEBA
+COUNTED = ("ag_news", "dbpedia_14", "sst2")  # English text of other kinds than WikiText
+SOURCE, OURS = "as it came", "ade compress"
+WINDOW = 512  # tokens of a decoder at a time
+Outcome = dict[str, Any]
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+def run_of(kind: str, model: str, size: str, **settings: Any) -> list[Run]:
+    return [Run(kind, {"model": model, "size": size, **settings})]
+
+
+def mean_of(task: str) -> Callable[[Record], float | None]:
+    """The mean over languages of a task."""
+
+    def value(figures: Record) -> float | None:
+        by_language = at(figures, task)
+        return fmean(by_language.values()) if by_language else None
+
+    return value
+
+
+def worst_change(figures: Record) -> float | None:
+    """The largest loss of a language on Tatoeba, in points."""
+    before, after = (at(figures, f"{when}.tatoeba") for when in ("before", "after"))
+    return min(after[name] - before[name] for name in before) if before else None
+
+
+def times_of_languages(figures: Record) -> float | None:
+    """How many times the perplexity of languages became, in the geometric mean."""
+    before, after = (at(figures, f"{when}.languages") for when in ("before", "after"))
+    return geometric_mean(after[name] / before[name] for name in before) if before else None
+
+
+POINT, HUNDREDTH = digits(1), digits(2)
+BYTES = [Figure("size", "bytes", nbytes), Figure("bits a weight", "bits", HUNDREDTH)]
+
+
+def compress() -> Listing:
+    """Models before and after their embedding table is compressed: Tatoeba and STS-B in percent, perplexity."""
+    sizes: dict[str, tuple[str, ...]] = {
+        "multilingual-e5-small": ("12MB", "16MB", "24MB"),
+        "minilm-l6": ("2.34MB",),
+        "mpnet-base": ("4.68MB",),
+        "smollm2-135m": ("5MB", "10MB"),
+        "gemma3-270m": ("31MB",),
+    }
+    rows = {f"{model}, {size}": run_of("compress", model, size) for model, each in sizes.items() for size in each}
+    for model, size, steps in (
+        ("smollm2-135m", "5MB", 400),
+        ("smollm2-135m", "10MB", 400),
+        ("gemma3-270m", "31MB", 800),
+    ):
+        rows[f"{model}, {size}, tuned"] = run_of("compress", model, size, tune_steps=steps)
+    rows["multilingual-e5-small, 11.7MB, as ONNX in 4 bits"] = run_of(
+        "compress_onnx", "multilingual-e5-small", "11.7MB"
+    )
+    figures = [
+        Figure("table", "table.before", nbytes),
+        Figure("compressed", "table.after", nbytes),
+        Figure("weights in all", "weights.after", nbytes),
+        Figure("Tatoeba", mean_of("before.tatoeba"), POINT),
+        Figure("after", mean_of("after.tatoeba"), POINT),
+        Figure("worst language", worst_change, POINT),
+        Figure("STS-B", mean_of("before.stsb"), POINT),
+        Figure("after", mean_of("after.stsb"), POINT),
+        Figure("perplexity", "before.perplexity", HUNDREDTH),
+        Figure("after", "after.perplexity", HUNDREDTH),
+        Figure("languages, times", times_of_languages, HUNDREDTH),
+    ]
+    return Listing("model, table", rows, figures)
+
+
+def frontier_rows(model: str, sizes: Mapping[str, str]) -> dict[str, list[Run]]:
+    """One table in many sizes, a row each; ways without sizes take the bytes that they take."""
+    asked = ((method, size) for method, each in sizes.items() for size in each.split() or [""])
+    return {
+        f"{method}, {size}".removesuffix(", "): run_of("frontier", model, size, method=method) for method, size in asked
+    }
+
+
+def frontier() -> Listing:
+    """The table of multilingual-e5-small in many sizes: Tatoeba and English STS-B in percent."""
+    sizes = {
+        SOURCE: "",
+        OURS: "4MB 6MB 8MB 12MB 16MB 24MB 32MB",
+        **dict.fromkeys(("int2", "int3", "int4", "int8"), ""),
+        "PQ (faiss)": "4.3MB 6.3MB 12.3MB 24.3MB",
+        "RQ (faiss)": "6MB 12MB",
+        "trimmed vocabulary": "12MB 24MB 48MB",
+    }
+    scores = [Figure("Tatoeba, mean", mean_of("tatoeba"), POINT), Figure("STS-B", mean_of("stsb"), POINT)]
+    return Listing("way", frontier_rows("multilingual-e5-small", sizes), [*BYTES, *scores])
+
+
+def frontier_decoder() -> Listing:
+    """The table of Gemma-3-270M, head tied, in many sizes: perplexity (WikiText-2; eight languages of Tatoeba)."""
+    integers = [f"int{bits}{ending}" for ending in ("", ", offsets") for bits in (2, 3, 4)]
+    sizes = {
+        SOURCE: "",
+        OURS: "16MB 31MB 47MB 64MB 94MB",
+        **dict.fromkeys([*integers, "int8"], ""),
+        "PQ (faiss)": "22MB 43MB",
+        "RQ (faiss)": "24MB",
+        "trimmed vocabulary": "31MB 94MB",
+    }
+    languages = Figure("of languages", lambda each: geometric_mean(each["languages"].values()), "{:,.4g}".format)
+    figures = [*BYTES, Figure("perplexity", "perplexity", HUNDREDTH), languages]
+    return Listing("way", frontier_rows("gemma3-270m", sizes), figures)
+
+
+TABLES = (compress, frontier, frontier_decoder)
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+def run_compress(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
+    """Compress a model, then measure it before and after."""
+    name, source = settings["model"], places.model(settings["model"])
+    tuned = "tune_steps" in settings
+    languages = SPOKEN if tuned and name in LANGUAGES else ()
+    chosen = {"tune_steps": settings["tune_steps"]} if tuned else {}
+    with tempfile.TemporaryDirectory() as work:
+        texts = [text_file(places, data, Path(work)) for data in COUNTED] if name == "smollm2-135m" or tuned else []
+        texts += [places.data("multilingual") / f"{language}.txt" for language in languages]
+        out, began = Path(work) / "model", time.perf_counter()
+        compression = ade.CompressionSettings(size=settings["size"], device=places.device, **chosen)
+        made = ade.compress(source, out, compression, texts, texts if tuned else (), report=report)
+        seconds = time.perf_counter() - began
+        before, after = (judged(folder, name, places) for folder in (source, out))
+    outcome = {"table": made.table, "weights": made.weights, "folder": made.folder, "loss": made.loss}
+    return {**outcome, "before": before, "after": after, "compress_seconds": seconds}
+
+
+def text_file(places: Places, data: str, work: Path) -> Path:
+    """The training texts of a data set as a file of lines."""
+    lines = [" ".join(text.split()) for text in library.load_split(places, data, "train").texts]
+    file = work / f"{data}.txt"
+    file.write_text("\n".join(lines) + "\n", "utf8")
+    return file
+
+
+def judged(folder: Path, name: str, places: Places) -> Outcome:
+    """The tasks of a model that is in a folder."""
+    model, tokenizer = library.load_pretrained(folder)
+    return tasks_of(model.to(library.resolve_device(places.device)), tokenizer, name, places)
+
+
+def tasks_of(model: Any, tokenizer: Any, name: str, places: Places, short: bool = False) -> Outcome:
+    """Perplexities of a decoder, translations and similarity of an encoder, by language; `short` as for a frontier."""
+    if name not in DECODERS:
+        return encoder_tasks(partial(encode_by, model, tokenizer, prefix=PREFIX.get(name, "")), name, places, short)
+    text = (places.data("wikitext-2") / "test.txt").read_text("utf8")
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"][: 5_000 if short else 20_000]
+    windows = [ids[start : start + WINDOW] for start in range(0, len(ids), WINDOW)]
+    languages = {}
+    for language in LANGUAGES.get(name, ()):
+        texts = sentence_pairs(places, language, 25 if short else 100)[0]
+        languages[language] = perplexity(model, tokenizer, tokenizer(texts, add_special_tokens=False)["input_ids"])
+    return {"perplexity": perplexity(model, tokenizer, windows), "languages": languages}
+
+
+def encoder_tasks(encode: Encode, name: str, places: Places, short: bool = False) -> Outcome:
+    """Translations found among others and the similarity that people judge, by language."""
+    languages = LANGUAGES.get(name, ())
+    similar, pairs = (("en",), 500 if short else 0) if short or not languages else (STSB, 400)
+    return {
+        "tatoeba": tatoeba(encode, places, languages, 200 if short else 400),
+        "stsb": {language: stsb(encode, places, language, rows=pairs) for language in similar},
+    }
+
+
+@torch.inference_mode()
+def perplexity(model: Any, tokenizer: Any, texts: Sequence[Sequence[int]]) -> float:
+    """The perplexity of texts of token ids, each after the start token where there is one."""
+    device, start = next(model.parameters()).device, tokenizer.bos_token_id
+    head, total, count = [] if start is None else [start], 0.0, 0
+    for ids in texts:
+        window = torch.tensor([[*head, *ids[:WINDOW]]], device=device)
+        if window.shape[1] > 1:
+            scores = model(input_ids=window).logits[0, :-1].float().log_softmax(1)
+            total -= float(scores.gather(1, window[0, 1:, None]).sum())
+            count += window.shape[1] - 1
+    if not count:
+        raise ade.InputError("the text is too short to measure perplexity on")
+    return math.exp(total / count)
+
+
+def run_frontier(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
+    """One way in one size: bytes of the table, and the tasks of the model with it."""
+    name, source = settings["model"], places.model(settings["model"])
+    with tempfile.TemporaryDirectory() as work:
+        if settings["method"] == OURS:
+            out = Path(work) / "model"
+            made = ade.compress(source, out, ade.CompressionSettings(settings["size"]), report=report)
+            model, tokenizer = library.load_pretrained(out)
+            used = made.table["after"]
+        else:
+            model, tokenizer = library.load_pretrained(source)
+            used = replace_rows(model, tokenizer, settings["method"], parsed(settings["size"]), report)
+        model.to(library.resolve_device(places.device))
+    weights = model.config.vocab_size * model.config.hidden_size
+    return {"bytes": used, "bits": 8 * used / weights, **tasks_of(model, tokenizer, name, places, short=True)}
+
+
+def parsed(size: str) -> int:
+    """The bytes of a size such as 12.3MB; 0 where none is given."""
+    return round(1e6 * float(size.removesuffix("MB"))) if size else 0
+
+
+@torch.no_grad()
+def replace_rows(model: Any, tokenizer: Any, method: str, size: int, report: Report) -> int:
+    """Put the rows that a way serves into a model, a tied head among it; returns their bytes."""
+    weight = model.get_input_embeddings().weight
+    if method == SOURCE:
+        return 2 * weight.numel()  # it came in 16 bits
+    table = weight.float().numpy().copy()
+    frequency, special = library.row_statistics(tokenizer, weight, size or 2 * weight.numel(), report)
+    served = WAYS[method](table, size, frequency)
+    if served is None:
+        raise ade.InputError(f"{method}: no table is as small as {size} bytes")
+    rows, used = served
+    rows[special] = table[special]  # whole, as ours keeps them
+    weight.data = torch.from_numpy(np.ascontiguousarray(rows, np.float32))
+    return used + 2 * len(special) * table.shape[1]
+
+
+def run_onnx(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
+    """Compress an encoder, export it, and measure the file in ONNX Runtime beside the model as it came."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    name, source = settings["model"], places.model(settings["model"])
+    with tempfile.TemporaryDirectory() as work:
+        out = Path(work) / "onnx"
+        made = ade.compress(source, Path(work) / "model", ade.CompressionSettings(settings["size"]), report=report)
+        file = library.export_compressed(Path(work) / "model", out)
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+        tokenizer.enable_truncation(MAX_TOKENS)
+
+        def encode(texts: Sequence[str]) -> np.ndarray:
+            vectors = []
+            for text in texts:
+                ids = np.array([tokenizer.encode(PREFIX.get(name, "") + text).ids])
+                inputs = dict(zip((each.name for each in session.get_inputs()), (ids, np.ones_like(ids)), strict=True))
+                vectors.append(session.run(None, inputs)[-1][0])
+            return np.array(vectors)
+
+        after = encoder_tasks(encode, name, places)
+        weights = {"before": made.weights["before"], "after": file.stat().st_size}
+    return {"table": made.table, "weights": weights, "before": judged(source, name, places), "after": after}
+
+
+KINDS = {"compress": run_compress, "compress_onnx": run_onnx, "frontier": run_frontier}

@@ -1,0 +1,350 @@
+"""What one would use instead, trained on the same rows: TF-IDF, NB-SVM, fastText, model2vec, a whole encoder.
+
+TF-IDF + SVM, NB-SVM (Wang & Manning, 2012) and fastText are tuned as ADE's presets were, on training rows alone: their
+settings are searched one after the other by cross-validation on at most `CHOOSING_ROWS` rows, the model is then trained
+on all of them, and the record keeps what was chosen. model2vec has its defaults; the encoder a customary recipe.
+"""
+
+import contextlib
+import io
+import random
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ade import Dataset
+from benchmarks import library
+from benchmarks.library import Report, Sizes
+from benchmarks.records import Places
+
+SHALLOW = ("tfidf", "nbsvm", "fasttext", "fasttext-ftz", "model2vec")  # without a deep encoder
+DEEP = "minilm-l6"
+TITLES = {
+    "tfidf": "TF-IDF + SVM",
+    "nbsvm": "NB-SVM",
+    "fasttext": "fastText",
+    "fasttext-ftz": "fastText .ftz",
+    "model2vec": "model2vec",
+    "minilm-l6": "MiniLM-L6 whole",
+}
+CHOOSING_ROWS, FOLDS = 10_000, 3
+WORDS, EVERY_TOKEN = r"(?u)\b\w\w+\b", r"(?u)\b\w+\b|[^\w\s]"  # scikit-learn's own; with single characters, punctuation
+LOWER, SPLIT, UNCHANGED = "lower case", "lower case, punctuation split off", "unchanged"  # what fastText reads
+BUCKETS = 2_000_000  # fastText's default, and the most
+FEWEST = 20_000_000  # numbers in the buckets: with fewer, this build of fastText may begin with memory it did not clear
+EPOCHS, RATE, FEW = 3, 5e-5, 20_000  # of an encoder
+FEW_EPOCHS, FEW_RATE = 15, 1e-4  # the same for at most `FEW` rows
+MAX_TOKENS = 256
+Options = dict[str, Any]
+Predict = Callable[[Sequence[str]], np.ndarray]  # raw texts -> class numbers
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained peer, the bytes it needs to predict, and what was chosen for it."""
+
+    predict: Predict
+    sizes: Callable[[], Sizes]  # asked for once, of the model trained on all rows
+    chosen: Options = field(default_factory=dict)
+
+
+Fit = Callable[[Dataset, int, Options], Trained]  # rows, seed, options
+
+
+def run_peer(settings: Mapping[str, Any], places: Places, report: Report) -> dict[str, Any]:
+    """Metrics, bytes, texts a second, and seconds of training, in which its settings are chosen."""
+    rows, _, test = library.load_rows(places, settings)
+    began = time.perf_counter()
+    trained = train(settings["peer"], rows, places, settings["seed"])
+    seconds = time.perf_counter() - began
+
+    texts = list(test.texts)
+    began = time.perf_counter()
+    predicted = trained.predict(texts)
+    rate = len(texts) / (time.perf_counter() - began)
+    metrics = library.compare(test.labels, predicted, rows.names).as_dict()
+    outcome = {**metrics, **trained.sizes(), "train_seconds": seconds, "texts_per_second": rate}
+    return {**outcome, "train_rows": len(rows), "test_rows": len(test), "chosen": trained.chosen}
+
+
+def train(name: str, rows: Dataset, places: Places, seed: int) -> Trained:
+    """Train a peer by its name; any other name is that of an encoder to fine-tune."""
+    if name == "model2vec":
+        return model2vec(rows, places.model(DEEP))
+    if name == "fasttext-ftz":
+        return tuned(fasttext, GRIDS["fasttext"], rows, seed, partial(fasttext, quantised=True))
+    if name in GRIDS:
+        return tuned({"tfidf": tfidf, "nbsvm": nbsvm, "fasttext": fasttext}[name], GRIDS[name], rows, seed)
+    encoder = FineTuned(places.model(name), rows.names, places.device).fit(rows, seed)
+    return Trained(encoder.predict, encoder.sizes)
+
+
+# -- choosing settings ---------------------------------------------------------------------------------------------
+
+GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # the first value of each is where the search begins
+    "tfidf": {
+        "token_pattern": (WORDS, EVERY_TOKEN),
+        "characters": (False, True),
+        "sublinear": (True, False),
+        "C": (1.0, 0.1, 0.3, 3.0, 10.0),
+    },
+    "nbsvm": {
+        "C": (1.0, 0.01, 0.1, 10.0),
+        "interpolation": (1.0, 0.5, 0.25),
+        "token_pattern": (WORDS, EVERY_TOKEN),
+    },
+    "fasttext": {
+        "text": (LOWER, SPLIT, UNCHANGED),
+        "wordNgrams": (2, 3),
+        "epoch": (25, 5, 50),
+        "lr": (0.5, 0.1, 1.0),
+        "dim": (10, 50, 100),
+    },
+}
+
+
+def tuned(fit: Fit, grid: Mapping[str, tuple[Any, ...]], rows: Dataset, seed: int, final: Fit | None = None) -> Trained:
+    """The peer trained on all rows (by `final` where it is made in another way), with the settings best by `fit`."""
+    options, accuracy = search(grid, partial(cross_validated, fit, rows, seed))
+    trained = (final or fit)(rows, seed, options)
+    return Trained(trained.predict, trained.sizes, {**options, "cross_validated_accuracy": accuracy})
+
+
+def search(grid: Mapping[str, tuple[Any, ...]], score: Callable[[Options], float]) -> tuple[Options, float]:
+    """One setting after the other: each takes its best value, given those before it; a tie keeps the earlier value."""
+    options = {name: values[0] for name, values in grid.items()}
+    best = score(options)
+    for name, values in grid.items():
+        for value in values[1:]:
+            tried = {**options, name: value}
+            accuracy = score(tried)
+            if accuracy > best:
+                options, best = tried, accuracy
+    return options, best
+
+
+def cross_validated(fit: Fit, rows: Dataset, seed: int, options: Options) -> float:
+    """Mean accuracy over the folds, of a model trained on the other folds."""
+    rows = rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:CHOOSING_ROWS]))
+    fold = folds(rows.labels, seed)
+    accuracies = []
+    for held_out in range(FOLDS):
+        inside, outside = rows.take(np.flatnonzero(fold != held_out)), rows.take(np.flatnonzero(fold == held_out))
+        if not len(inside) or not len(outside):
+            continue
+        try:
+            trained = fit(inside, seed, options)
+        except RuntimeError as error:  # how fastText ends at too high a learning rate
+            if "NaN" not in str(error):
+                raise
+            return 0.0
+        accuracies.append((trained.predict(list(outside.texts)) == outside.labels).mean())
+    return float(np.mean(accuracies))
+
+
+def folds(labels: np.ndarray, seed: int) -> np.ndarray:
+    """The fold of each row; every class is spread over the folds as evenly as can be."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    fold = np.empty(len(labels), dtype=np.int64)
+    fold[order] = np.arange(len(labels)) % FOLDS
+    return fold
+
+
+# -- the peers -----------------------------------------------------------------------------------------------------
+
+
+def tfidf(rows: Dataset, seed: int, options: Options) -> Trained:
+    """TF-IDF of words and word pairs, of character n-grams where chosen, and a linear SVM."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import FeatureUnion
+    from sklearn.svm import LinearSVC
+
+    shared = {"sublinear_tf": options["sublinear"], "dtype": np.float32}
+    parts = [("words", TfidfVectorizer(ngram_range=(1, 2), token_pattern=options["token_pattern"], **shared))]
+    if options["characters"]:
+        parts.append(("characters", TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **shared)))
+    features = FeatureUnion(parts)
+    svm = LinearSVC(C=options["C"], random_state=seed).fit(features.fit_transform(rows.texts), rows.labels)
+
+    entries = [entry for _, part in parts for entry in part.vocabulary_]
+    numbers = svm.coef_.size + svm.intercept_.size + len(entries)  # an idf for each entry
+    return Trained(lambda texts: svm.predict(features.transform(texts)), lambda: library.linear_sizes(numbers, entries))
+
+
+def nbsvm(rows: Dataset, seed: int, options: Options) -> Trained:
+    """Naive Bayes log-count ratios of binarised words and word pairs, a linear SVM on them for each class.
+
+    The SVM's weights are drawn towards their mean size: w' = (1 - b) mean|w| + b w, with b the interpolation.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.svm import LinearSVC
+
+    pattern, share = options["token_pattern"], options["interpolation"]
+    vectorizer = CountVectorizer(ngram_range=(1, 2), token_pattern=pattern, binary=True, dtype=np.float32)
+    counts = vectorizer.fit_transform(rows.texts)
+    weights = np.zeros((len(rows.names), counts.shape[1]), dtype=np.float32)  # (C, n-grams)
+    biases = np.full(len(rows.names), -np.inf, dtype=np.float32)
+    for label in range(len(rows.names)):
+        own = rows.labels == label
+        if not own.any() or own.all():
+            biases[label] = np.inf if own.all() else -np.inf
+            continue
+        inside, outside = (1 + np.asarray(counts[part].sum(0)).ravel() for part in (own, ~own))
+        ratio = np.log((inside / inside.sum()) / (outside / outside.sum()))
+        with warnings.catch_warnings():  # the ratios are large: at a high C it stops at its last iteration
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            svm = LinearSVC(C=options["C"], random_state=seed).fit(counts.multiply(ratio[None, :]).tocsr(), own)
+        weights[label] = ratio * ((1 - share) * np.abs(svm.coef_[0]).mean() + share * svm.coef_[0])
+        biases[label] = svm.intercept_[0]
+
+    return Trained(
+        lambda texts: (vectorizer.transform(texts) @ weights.T + biases).argmax(1),
+        lambda: library.linear_sizes(weights.size + biases.size, vectorizer.vocabulary_),
+    )
+
+
+def fasttext(rows: Dataset, seed: int, options: Options, quantised: bool = False) -> Trained:
+    """fastText; quantised to .ftz, retrained and with the most telling features kept."""
+    import fasttext as package
+
+    line = partial(_line, kind=options["text"])
+    settings = {name: value for name, value in options.items() if name != "text"}
+    hashed = _count_ngrams(map(line, rows.texts), options["wordNgrams"])
+    buckets = min(BUCKETS, max(FEWEST // options["dim"], 2 * hashed))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "train.txt"
+        order = list(range(len(rows)))
+        random.Random(seed).shuffle(order)
+        file.write_text("".join(f"__label__{rows.labels[i]} {line(rows.texts[i])}\n" for i in order), "utf8")
+        model = package.train_supervised(str(file), **settings, bucket=buckets, thread=2, seed=seed + 1, verbose=0)
+        if quantised:
+            model.quantize(str(file), qnorm=True, retrain=True, cutoff=100_000, verbose=False)
+
+    def predict(texts: Sequence[str]) -> np.ndarray:
+        labels, _ = model.predict([line(text) for text in texts])
+        return np.array([int(label[0].removeprefix("__label__")) for label in labels])
+
+    def sizes() -> Sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_model(str(Path(folder) / "model"))
+            return library.sizes((Path(folder) / "model").stat().st_size)
+
+    return Trained(predict, sizes)
+
+
+def _line(text: str, kind: str) -> str:
+    """A text as fastText reads it: words with a space between them."""
+    text = text if kind == UNCHANGED else text.lower()
+    return " ".join((re.sub(r"([^\w\s])", r" \1 ", text) if kind == SPLIT else text).split())
+
+
+def _count_ngrams(lines: Iterable[str], longest: int) -> int:
+    """Different n-grams of 2 to `longest` words: fastText hashes each into a bucket."""
+    seen: set[int] = set()
+    for line in lines:
+        words = line.split()
+        for length in range(2, longest + 1):
+            seen.update(hash(tuple(words[i : i + length])) for i in range(len(words) - length + 1))
+    return len(seen)
+
+
+def model2vec(rows: Dataset, encoder: Path) -> Trained:
+    """model2vec's own distillation of an encoder and its own classifier."""
+    from model2vec.distill import distill_from_model
+    from model2vec.train import StaticModelForClassification
+    from transformers import AutoModel, AutoTokenizer
+
+    loaded = [kind.from_pretrained(encoder, trust_remote_code=False) for kind in (AutoModel, AutoTokenizer)]
+    model = StaticModelForClassification.from_static_model(model=distill_from_model(*loaded, device="cpu"))
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
+        model.fit(list(rows.texts), [str(label) for label in rows.labels])
+
+    def sizes() -> Sizes:
+        with tempfile.TemporaryDirectory() as out:
+            model.to_pipeline().save_pretrained(out)
+            return library.folder_sizes(Path(out))
+
+    return Trained(lambda texts: np.array([int(label) for label in model.predict(list(texts))]), sizes)
+
+
+class FineTuned:
+    """A Hugging Face encoder with a classification head, trained whole: a peer, and a teacher of soft targets."""
+
+    def __init__(self, source: Path, names: Sequence[str], device: str) -> None:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+        with library.quiet():
+            self.tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            self.model: Any = AutoModelForSequenceClassification.from_pretrained(
+                source, num_labels=len(names), dtype=torch.float32, trust_remote_code=False, **labels
+            )
+        self.device = library.resolve_device(device)
+        self.model.to(self.device)
+
+    def fit(self, rows: Dataset, seed: int, report: Report = library.silent) -> "FineTuned":
+        """The customary recipe: AdamW, a short warm-up, linear decay; more epochs at a higher rate for few rows."""
+        size, epochs, rate = (64, EPOCHS, RATE) if len(rows) > FEW else (32, FEW_EPOCHS, FEW_RATE)
+        batches = [batch for epoch in range(epochs) for batch in shuffled_batches(rows.texts, size, seed + epoch)]
+        torch.manual_seed(seed)
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.01, fused=True)
+        self.model.train()
+        for step, batch in enumerate(batches):
+            factor = min((step + 1) / (0.06 * len(batches)), (len(batches) - step) / (0.94 * len(batches)))
+            optimizer.param_groups[0]["lr"] = rate * factor
+            scores = self._scores([rows.texts[i] for i in batch])
+            loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(rows.labels[batch]).to(self.device))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            report("fine-tune", step + 1, len(batches), {})
+        self.model.eval()
+        return self
+
+    def _scores(self, texts: Sequence[str]) -> torch.Tensor:
+        batch = self.tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS, padding=True, return_tensors="pt")
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            return self.model(**batch.to(self.device)).logits.float()
+
+    @torch.inference_mode()
+    def predict(self, texts: Sequence[str]) -> np.ndarray:
+        """Class numbers of raw texts."""
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        parts = [self._scores([texts[i] for i in order[start : start + 64]]) for start in range(0, len(order), 64)]
+        labels = np.empty(len(texts), np.int64)
+        labels[order] = torch.cat(parts).argmax(1).cpu().numpy()
+        return labels
+
+    def sizes(self) -> Sizes:
+        """Bytes of the folder that `save` writes."""
+        with tempfile.TemporaryDirectory() as out:
+            self.save(Path(out) / "model")
+            return library.folder_sizes(Path(out) / "model")
+
+    def save(self, folder: Path) -> None:
+        """Write a folder that transformers can load."""
+        with library.quiet(), library.new_folder(folder, {"config.json"}) as draft:
+            self.model.save_pretrained(draft)
+            self.tokenizer.save_pretrained(draft)
+
+
+def shuffled_batches(texts: Sequence[str], size: int, seed: int) -> list[np.ndarray]:
+    """Row numbers in random order, texts of a batch about as long: sorted within pools of many batches."""
+    lengths, generator = np.array([len(text) for text in texts]), np.random.default_rng(seed)
+    order, pool = generator.permutation(len(texts)), 50 * size
+    pools = [order[start : start + pool] for start in range(0, len(order), pool)]
+    ordered = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in pools])
+    batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    return [batches[i] for i in generator.permutation(len(batches))]

@@ -1,0 +1,134 @@
+"""Load on `ade serve`: requests a second and how long they take, answered in batches and one at a time.
+
+The service is a process of its own; this one is the client, on the same machine over loopback, so both share its cores.
+Every client keeps one connection and asks again as soon as it has its answer, one text a request. The client does next
+to nothing: requests are bytes made beforehand, of an answer only the status and the length are read.
+"""
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import library
+from benchmarks.library import Report
+from benchmarks.records import Places, Record, Run
+from benchmarks.tables import Figure, Listing, digits
+
+CLIENTS, SECONDS = (1, 8, 64), 3.0
+TEXTS, REPEATS, MAX_REQUESTS = 2000, 3, 30_000
+WARM_UP = 0.3  # of a repeat's time, before it counts
+WAYS: dict[str, tuple[str, ...]] = {
+    "in batches": (),
+    "one at a time": ("--set", "batch_tokens=1"),
+}  # flags of the service
+
+
+def service() -> Listing:
+    """Requests of one text to `ade serve`, from clients on the same machine that ask again at once."""
+
+    def parts(record: Record) -> dict[str, Any]:
+        ways = record["figures"].items()
+        return {f"{clients}, {way}": each for way, by_clients in ways for clients, each in by_clients.items()}
+
+    figures = [
+        Figure("requests/s", "requests_per_second", digits(0)),
+        Figure("p50", "p50_ms", digits(1, " ms")),
+        Figure("p99", "p99_ms", digits(1, " ms")),
+    ]
+    return Listing("clients", {"": [Run("service")]}, figures, parts)
+
+
+TABLES = (service,)
+
+
+def run_service(settings: Mapping[str, Any], places: Places, report: Report) -> dict[str, Any]:
+    """Figures of every number of clients, both ways; how well the model is trained does not matter."""
+    data = settings.get("data", library.EMBEDDED)
+    rows, _, test = library.load_rows(places, {"data": data})
+    book = library.codebook_of(places, {"teacher": settings.get("teacher", "wordllama")}, report)
+    texts = list(test.texts)[:TEXTS]
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as work:
+        library.save_untrained(book, rows.names, Path(work) / "model")
+        for way, flags in WAYS.items():
+            with served(Path(work) / "model", *flags) as address:
+                asyncio.run(load(address, texts, 8, 0.2))  # the rows of the tokens are cached
+                figures[way] = {
+                    str(clients): median_load(address, texts, clients, settings.get("seconds", SECONDS))
+                    for clients in settings.get("clients", CLIENTS)
+                }
+    return figures
+
+
+@contextmanager
+def served(model: Path, *flags: str) -> Iterator[str]:
+    """The service as a user starts it; its address, once it is ready."""
+    command = [sys.executable, "-m", "ade", "serve", str(model), "--port", "0", "--json", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if not line:
+                raise RuntimeError(f"the service did not start: {process.stderr.read() if process.stderr else ''}")
+            address = json.loads(line)["address"]
+            urllib.request.urlopen(f"{address}/health").read()
+            yield address
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def median_load(address: str, texts: Sequence[str], clients: int, seconds: float) -> dict[str, Any]:
+    """The repeat with the middle rate."""
+    repeats = [asyncio.run(load(address, texts[repeat:], clients, seconds)) for repeat in range(REPEATS)]
+    return sorted(repeats, key=lambda each: each["requests_per_second"])[REPEATS // 2]
+
+
+async def load(address: str, texts: Sequence[str], clients: int, seconds: float) -> dict[str, Any]:
+    """Requests a second and milliseconds a request, from so many clients at once."""
+    host, port = address.removeprefix("http://").rsplit(":", 1)
+    head = "POST /predict HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
+    bodies = [json.dumps({"texts": text}).encode() for text in texts]
+    requests = itertools.cycle([head.format(host, len(body)).encode() + body for body in bodies])
+    ended: list[tuple[float, float]] = []  # when, after how long
+    until = time.perf_counter() + (1 + WARM_UP) * seconds
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        while time.perf_counter() < until and len(ended) < MAX_REQUESTS:
+            began = time.perf_counter()
+            writer.write(next(requests))
+            answer = await reader.readuntil(b"\r\n\r\n")
+            if not answer.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(f"a request failed: {answer[:80]!r}")
+            length = answer.lower().partition(b"content-length: ")[2]
+            await reader.readexactly(int(length[: length.index(b"\r")]))
+            now = time.perf_counter()
+            ended.append((now, now - began))
+        writer.close()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    first = ended[0][0]
+    counted = [(when, taken) for when, taken in ended if when > first + WARM_UP * seconds]
+    if len(counted) < 2:
+        raise RuntimeError("too few requests were answered")
+    milliseconds = 1000 * np.array([taken for _, taken in counted])
+    return {
+        "requests": len(counted),
+        "requests_per_second": (len(counted) - 1) / (counted[-1][0] - counted[0][0]),
+        "mean_ms": float(milliseconds.mean()),
+        **{f"p{share}_ms": float(np.percentile(milliseconds, share)) for share in (50, 99)},
+    }
+
+
+KINDS = {"service": run_service}

@@ -1,0 +1,157 @@
+"""`ade distill-encoder`, `ade encode` and `ade search`, as a shell would run them."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from ade.codebook import pairs_of
+from ade.configuration import ENCODER
+from ade.encoder import Encoder
+from tests.conftest import topic_texts, untrained
+
+TEXTS = topic_texts(40, 3)[0]
+
+
+@pytest.fixture(scope="module")
+def folder(codebook, tmp_path_factory):
+    """An encoder that has learned nothing: texts with the same words are still near to one another."""
+    out = tmp_path_factory.mktemp("encoder") / "encoder"
+    Encoder(untrained(codebook, (), kind=ENCODER, heads=4, output_size=8, position_scale=0.1)).save(out)
+    return out
+
+
+@pytest.fixture
+def lines(tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(TEXTS), "utf8")
+    return file
+
+
+def test_numpy_files_hold_the_vectors(ade, folder, lines, tmp_path, monkeypatch):
+    monkeypatch.setattr("ade.cli.vectors.CHUNK", 7)  # several parts
+    out = tmp_path / "vectors.npy"
+    assert ade("encode", folder, lines, "--out", out)[0] == 0
+    found = np.load(out, allow_pickle=False)
+    assert found.dtype == np.float32
+    assert np.allclose(found, Encoder.load(folder).encode(TEXTS), atol=1e-6)
+    status, _, error = ade("encode", folder, lines, "--out", out)
+    assert status == 2
+    assert "--overwrite" in error
+    assert ade("encode", folder, lines, "--out", out, "--dim", 3, "--overwrite")[0] == 0
+    assert np.load(out).shape == (40, 3)
+
+
+def test_json_lines_and_parquet_keep_the_columns(ade, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("ade.cli.vectors.CHUNK", 3)
+    source = tmp_path / "rows.csv"
+    source.write_text("id,text\n" + "".join(f"{i},{text}\n" for i, text in enumerate(TEXTS[:5])), "utf8")
+    vectors = Encoder.load(folder).encode(TEXTS[:5])
+
+    assert ade("encode", folder, source, "--out", tmp_path / "v.jsonl")[0] == 0
+    rows = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text("utf8").splitlines()]
+    assert [row["id"] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert np.allclose([row["vector"] for row in rows], vectors, atol=1e-6)
+
+    assert ade("encode", folder, source, "--out", tmp_path / "v.parquet")[0] == 0
+    table = pq.read_table(tmp_path / "v.parquet")
+    assert table.column_names == ["id", "text", "vector"]
+    assert np.allclose(np.stack(table["vector"].to_numpy()), vectors, atol=1e-6)
+
+
+def test_standard_input_to_standard_output(folder):
+    command = [sys.executable, "-m", "ade", "encode", str(folder)]
+    done = subprocess.run(command, input="\n".join(TEXTS[:3]), capture_output=True, text=True, check=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["text"] for row in rows] == TEXTS[:3]
+    assert np.allclose([row["vector"] for row in rows], Encoder.load(folder).encode(TEXTS[:3]), atol=1e-6)
+
+
+def test_what_cannot_be_written_is_refused_at_once(ade, folder, lines, tmp_path):
+    for words, message in (
+        (("--out", tmp_path / "v.txt"), "end the name in .npy, .jsonl, .parquet"),
+        (("--out", tmp_path / "no" / "v.npy"), "not a file in a folder that exists"),
+        (("--dim", "9"), "8 dimensions; 9 cannot be kept"),
+    ):
+        status, _, error = ade("encode", folder, lines, *words)
+        assert status == 2
+        assert message in error
+        assert len(error.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("*v.*"))
+
+
+def test_search_finds_the_text_itself_first(ade, folder, lines, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    for _ in range(2):  # computed, then from the cache
+        status, out, _ = ade("search", folder, lines, TEXTS[7], "--top", 3, "--json")
+        assert status == 0
+        hits = json.loads(out)["results"][TEXTS[7]]
+        assert len(hits) == 3
+        assert hits[0]["text"] == TEXTS[7]
+        assert hits[0]["score"] == pytest.approx(1, abs=1e-2)
+        assert hits[0]["score"] >= hits[1]["score"] >= hits[2]["score"]
+    (kept,) = (tmp_path / "cache" / "search").iterdir()
+    assert np.load(kept).shape == (40, 8)
+
+    status, out, _ = ade("search", folder, lines, "goal match", "rocket")
+    assert status == 0
+    assert "goal match" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_distill_encoder_needs_a_sentence_encoder(ade, lines, teacher_folder, tmp_path):
+    status, _, error = ade(
+        "distill-encoder", "--teacher", teacher_folder, "--corpus", lines, "--out", tmp_path / "e", "--device", "cpu"
+    )
+    assert status == 2
+    assert "not a readable sentence encoder" in error
+    assert len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "e").exists()
+
+
+def test_ctrl_c_says_how_to_continue(ade, lines, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ade.encoders.distil.distill_encoder", interrupted)
+    status, out, error = ade("distill-encoder", "--corpus", lines, "--out", tmp_path / "e")
+    assert (status, out, error) == (130, "", "ade: interrupted; use --resume to continue\n")
+
+
+def test_other_verbs_say_what_to_do_instead(ade, folder, trained, lines, topic_folder, tmp_path):
+    data, out, instead = topic_folder / "train.csv", tmp_path / "out", "'ade train --from' trains a classifier on it"
+    (tmp_path / "empty").mkdir()
+    for words, message in (
+        (("predict", folder, lines), "'ade encode' writes its vectors"),
+        (("predict", folder, lines, "--explain"), instead),
+        (("evaluate", folder, data), instead),
+        (("inspect", folder, "bank", "--text", "the bank"), instead),
+        (("inspect", folder, "--html", out), instead),
+        (("compress", folder, "--out", out), "an ADE model, whose table is small already"),
+        (("train", data, "--teacher", folder, "--out", out), "'ade train --from' starts from it"),
+        (("train", data, "--from", folder, "--distill-from", folder, "--out", out), "a classifier of texts"),
+        (("distill", "--teacher", folder, "--out", out), "an ADE model has no embedding table to distil"),
+        (("encode", trained, lines), "an encoder is needed here, as 'ade distill-encoder' makes it"),
+        (("search", trained, lines, "bank"), "an encoder is needed here, as 'ade distill-encoder' makes it"),
+        (("train", data, "--from", trained, "--out", out), "an encoder is needed here"),
+        (("encode", tmp_path / "empty", lines), "not a model folder"),
+        (("encode", f"{tmp_path}/nowhere/", lines), "no such folder"),
+    ):
+        status, printed, error = ade(*words)
+        assert (status, printed, error.count("\n")) == (2, "", 1), error
+        assert message in error, (words, error)
+        assert not out.exists()
+
+
+def test_words_of_an_encoder_have_anchors(ade, folder, codebook):
+    status, out, _ = ade("inspect", folder, "bank", "comet", "--json")
+    assert status == 0
+    for word in json.loads(out)["words"]:
+        anchors, weights = pairs_of(codebook.table).pairs_of(codebook.tokenizer.token_to_id(word["word"]))
+        assert {use["anchor"] for use in word["anchors"]} == set(np.asarray(anchors).tolist())
+        expected = np.sort(np.abs(weights))[::-1]  # a model scales those of a token alike
+        found = np.abs([use["weight"] for use in word["anchors"]])
+        np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-4)

@@ -1,0 +1,56 @@
+"""Losses, likelihoods, and what counts of a row's error: directions that the model does not see count nothing."""
+
+import math
+
+import pytest
+import torch
+import transformers
+
+from ade.compression.checkpoint import load_model
+from ade.compression.outputs import input_metric, is_decoder, losses, outputs_of, token_ids
+from tests.compression.conftest import SHAPE, WORDS
+
+
+def test_an_error_that_the_first_norm_takes_away_counts_nothing() -> None:
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(**SHAPE)).eval()
+    layer = model.embeddings.word_embeddings
+    before = layer.weight.detach().clone()
+    texts = [torch.randint(4, 404, (length,)).tolist() for length in (3, 9, 5, 12) * 6]
+    metric = input_metric(model, layer, texts)
+    assert metric is not None
+    values = torch.linalg.eigvalsh(metric)
+    assert values.min() > -1e-3 * values.max()
+    constant = torch.ones(32) / 32**0.5  # LayerNorm takes the mean off
+    assert constant @ metric @ constant < 1e-4 * metric.trace() / 32
+    assert torch.equal(layer.weight, before)
+    assert not layer._forward_hooks
+    assert input_metric(model, layer, []) is None
+
+
+def test_likelihoods_do_not_depend_on_what_is_measured_together(decoder, monkeypatch):
+    model, tokenizer = load_model(decoder)
+    some = [" ".join(WORDS[start : start + length]) for start, length in ((3, 1), (40, 30), (9, 4), (5, 12), (7, 2))]
+    together = outputs_of(model, tokenizer, {"some": some})["some"]
+    alone = torch.cat([outputs_of(model, tokenizer, {"one": [text]})["one"] for text in some])
+    assert torch.allclose(together, alone, atol=1e-5)
+    assert len(together) == sum(len(ids) - 1 for ids in token_ids(tokenizer, some))
+    monkeypatch.setattr("ade.compression.outputs.SCORED", {"cpu": 1})
+    assert torch.allclose(outputs_of(model, tokenizer, {"some": some})["some"], alone, atol=1e-5)
+
+
+def test_a_decoder_reads_its_start_token_first(decoder, encoder):
+    for folder, first in ((decoder, 2), (encoder, 2)):
+        rows = token_ids(load_model(folder)[1], ["word1 word2"])
+        assert rows[0][0] == first
+        assert rows[0].count(2) == 1
+
+
+def test_losses_are_the_increase_of_perplexity_or_the_angle(decoder, encoder):
+    model = load_model(decoder)[0]
+    assert is_decoder(model)
+    before, after = torch.tensor([-1.0, -3.0]), torch.tensor([-1.0, -3.2])
+    assert losses(model, {"x": before}, {"x": after})["x"] == pytest.approx(100 * (math.exp(0.1) - 1), rel=1e-5)
+    vectors = torch.eye(2)
+    angle = losses(load_model(encoder)[0], {"x": vectors}, {"x": torch.ones(2, 2)})["x"]
+    assert angle == pytest.approx(100 * (1 - math.sqrt(0.5)), rel=1e-5)

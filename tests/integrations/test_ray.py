@@ -1,0 +1,219 @@
+"""Ray Data: the same predictions as one process, from every kind of file, whatever happens to a worker."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from ade.classifier import Classifier
+from ade.data.dataset import Dataset
+from ade.errors import InputError
+from ade.integrations import ray as integration
+from ade.integrations.ray import (
+    TablePredictor,
+    connected,
+    predict_dataset,
+    predict_files,
+    read_files,
+    reported_errors,
+)
+from ade.integrations.ray_teacher import RayTeacher
+from ade.settings import STRONG
+from ade.training.loop import fit_model
+from tests.conftest import WORDS, sentence_encoder, topic_texts
+
+QUICK = replace(STRONG, steps=40, batch_size=16, learning_rate=0.01, device="cpu")
+TEXTS, LABELS = topic_texts(500, 5)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'ade-embeddings[ray]'")
+    with pytest.MonkeyPatch.context() as patch:  # workers import what the driver does, from wherever it runs
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        with connected("local", 1):
+            yield
+
+
+@pytest.fixture(scope="module")
+def model(codebook, topics, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("ray") / "model"
+    fit_model(codebook, topics, settings=QUICK, out=out)
+    return out
+
+
+def table_of(folder: Path) -> pa.Table:
+    """The rows of the Parquet files of a folder."""
+    return pa.concat_tables([pyarrow.parquet.read_table(path) for path in sorted(folder.glob("*.parquet"))])
+
+
+def test_columns_of_every_kind_of_problem(codebook, topics, model):
+    """What a worker does, without any cluster."""
+    table = pa.table({"text": TEXTS[:5], "id": range(5)})
+    classifier = Classifier.load(model)
+    found = TablePredictor(str(model), "text", True)(table)
+    shares = [f"probability_{name}" for name in classifier.labels]
+    assert found.column_names == ["text", "id", "prediction", "probability", *shares]
+    assert found["prediction"].to_pylist() == [each.label for each in classifier.predict(TEXTS[:5])]
+    assert np.allclose(np.stack([found[name].to_numpy() for name in shares], 1), classifier.predict_proba(TEXTS[:5]))
+    assert TablePredictor(str(model), threshold=1.0)(table)["prediction"].to_pylist() == [None] * 5
+    assert TablePredictor(str(model))(table.slice(0, 0)).schema == found.schema.remove(6).remove(5).remove(4)
+
+    several = Dataset(topics.texts, np.eye(3, dtype=bool)[topics.labels], topics.names)
+    numbers = Dataset(topics.texts, topics.labels.astype(np.float32), ("value",))
+    for data, kind in ((several, pa.list_(pa.string())), (numbers, pa.float64())):
+        folder = model.parent / data.problem
+        fit_model(codebook, data, settings=QUICK, out=folder, existing="overwrite")
+        found = TablePredictor(str(folder))(table)
+        assert found["prediction"].type == kind
+        predicted = [each.label for each in Classifier.load(folder).predict(TEXTS[:5])]
+        assert found["prediction"].to_pylist() == (predicted if data is several else pytest.approx(predicted))
+        assert ("probability" in found.column_names) == (data is several)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [(pa.array([1, 2]), "holds values of the type int64, not texts"), (pa.array(["a", None]), "has 1 rows without a")],
+)
+def test_a_column_without_texts_is_refused(model, column, message):
+    with pytest.raises(InputError, match=message):
+        TablePredictor(str(model))(pa.table({"text": column}))
+
+
+def write_files(folder: Path, kind: str) -> Path:
+    """All texts, in two files."""
+    source = folder / kind
+    source.mkdir()
+    for part in range(2):
+        texts, first = TEXTS[part * 250 : part * 250 + 250], part * 250
+        path = source / f"{part}.{kind}"
+        if kind == "parquet":
+            ids = range(first, first + 250)
+            pyarrow.parquet.write_table(pa.table({"id": ids, "review": texts}), path, row_group_size=50)
+        elif kind == "csv":
+            with open(path, "w", newline="") as file:
+                rows = [(f"{first + i:03d}", text) for i, text in enumerate(texts)]
+                csv.writer(file, delimiter=";").writerows([("id", "review"), *rows])
+        elif kind == "jsonl":
+            rows = [{"id": first + i, "review": text} for i, text in enumerate(texts)]
+            path.write_text("\n".join(map(json.dumps, rows)))
+        else:
+            path.write_text("\n".join(texts) + "\n")
+    return source
+
+
+def test_files_are_predicted_as_one_process_does(cluster, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(integration, "BATCH_ROWS", 64)
+    source = write_files(tmp_path, "csv")
+    predict_files(model, source, tmp_path / "out", workers=1)
+    found = table_of(tmp_path / "out").sort_by("id")
+    expected = Classifier.load(model).predict(TEXTS)
+    assert found["id"].to_pylist() == [f"{i:03d}" for i in range(500)]  # all of them once; a 001 is not the number 1
+    assert found["review"].to_pylist() == TEXTS
+    assert found["prediction"].to_pylist() == [each.label for each in expected]
+    assert np.allclose(found["probability"].to_numpy(), [each.probability for each in expected])
+    with pytest.raises(InputError, match="already holds an earlier result"):
+        predict_files(model, source, tmp_path / "out")
+
+
+def test_rows_of_other_files_are_read_all_of_them_once(cluster, tmp_path):
+    for kind in ("parquet", "jsonl"):
+        found = read_files(write_files(tmp_path, kind)).to_pandas().sort_values("id")
+        assert (found["id"].tolist(), found["review"].tolist()) == (list(range(500)), TEXTS)
+    found = read_files(write_files(tmp_path, "txt")).to_pandas()
+    assert (list(found), sorted(found["text"])) == (["text"], sorted(TEXTS))
+    (tmp_path / "a.csv").write_text("text,n\na,1\nb\n")
+    with (
+        pytest.raises(InputError, match=r"a\.csv, row 2 \(line 3\): .* 1 field, the header 2"),
+        reported_errors("a.csv"),
+    ):
+        read_files(tmp_path / "a.csv").to_pandas()
+
+
+def test_a_killed_worker_loses_nothing(cluster, model, tmp_path, monkeypatch):
+    marker = str(tmp_path / "killed")
+
+    class Mortal(TablePredictor):  # pickled by its value, as it is no part of a module
+        def __call__(self, table):
+            found = super().__call__(table)
+            if not os.path.exists(marker):
+                open(marker, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+    import ray.data
+
+    monkeypatch.setattr(integration, "TablePredictor", Mortal)
+    monkeypatch.setattr(integration, "BATCH_ROWS", 50)
+    rows = ray.data.from_arrow(
+        [pa.table({"id": range(i, i + 50), "text": TEXTS[i : i + 50]}) for i in range(0, 200, 50)]
+    )
+    found = predict_dataset(rows, model, workers=1).to_pandas().sort_values("id")
+    assert os.path.exists(marker)
+    assert found["id"].tolist() == list(range(200))
+    assert found["prediction"].tolist() == [each.label for each in Classifier.load(model).predict(TEXTS[:200])]
+
+
+def test_an_error_of_a_worker_is_one_line_and_nothing_is_written(cluster, ade, model, tmp_path):
+    pyarrow.parquet.write_table(pa.table({"text": ["a", None]}), tmp_path / "a.parquet")
+    status, out, errors = ade("predict", model, tmp_path / "a.parquet", "--engine", "ray", "--output", tmp_path / "out")
+    assert (status, out) == (2, "")
+    assert errors == f"ade: {tmp_path / 'a.parquet'}: column 'text' has 1 rows without a text in a batch of 2\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet"]
+
+
+def test_the_teachers_probabilities_go_to_the_cache(cluster, encoder, codebook, topic_folder, tmp_path, monkeypatch):
+    """A model is trained on what the encoder says on Ray, and a later run does not ask again."""
+    from ade.training.soft_targets import LabelTeacher
+    from ade.training.train import train
+
+    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("ade.training.soft_targets.MAX_VARIANTS", 0)
+    for name, teacher in (("ray", RayTeacher.on("local", encoder, sorted(WORDS), workers=1)), ("one", encoder)):
+        more = {"distill_from": teacher, "unlabelled": TEXTS[:100], "steps": 20, "device": "cpu"}
+        train(topic_folder, start=codebook, out=tmp_path / name, **more)
+        monkeypatch.setattr(LabelTeacher, "_predict", lambda *_: pytest.fail("asked again"))
+    one, ray = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "ray"))
+    assert one == ray
+
+
+def test_what_ray_does_not_do_is_said(ade, model, tmp_path):
+    rows, out = tmp_path / "a.jsonl", tmp_path / "out"
+    rows.write_text(json.dumps({"text": "a"}) + "\n")
+    for words, message in (
+        (("--output", out, "--top-k", 2), "--top-k is not for --engine ray"),
+        (("--output", out, "--json"), "leave out --output"),
+        ((), "give FILE and --output"),
+    ):
+        status, _, errors = ade("predict", model, rows, "--engine", "ray", *words)
+        assert status == 2
+        assert message in errors
+
+
+def test_without_ray_it_says_what_to_install(model, tmp_path):
+    """As where ray is not installed: its import is refused."""
+    (tmp_path / "a.txt").write_text("a\n")
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        f"sys.argv = ['ade', 'predict', {str(model)!r}, 'a.txt', '--engine', 'ray', '--output', 'out']\n"
+        "from ade.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "ade predict needs ray: pip install 'ade-embeddings[ray]'\n"
+
+
+def test_an_encoder_is_refused_before_any_worker_starts(tmp_path):
+    sentence_encoder().save(tmp_path / "encoder")
+    with pytest.raises(InputError, match="'ade encode' writes its vectors"):
+        predict_dataset(None, tmp_path / "encoder")

@@ -1,0 +1,131 @@
+"""Scores from lookup tables: kept rows, threads, forks and long texts change nothing."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from ade.runtime import table_scores as module
+from ade.runtime.table_scores import RowCache, TableScores, groups_by_size
+from ade.runtime.tables import lookup_tables
+from ade.runtime.threads import Threads
+from tests.conftest import PATIENT, ragged_codebook
+from tests.models import off, oracle, random_model, random_texts
+
+BOOK = ragged_codebook([1, 3, 2, 4] * 15, dim=16).table
+
+
+def scores_of(threads: int = 1, cached_rows: int = 64, labels: int = 3) -> TableScores:
+    return TableScores(lookup_tables(random_model(BOOK, labels, max_tokens=12)), Threads(threads), cached_rows)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("labels", [3, 20])
+def test_a_small_cache_changes_nothing(threads, labels):
+    """More types than it holds: halves, evictions, rows made again."""
+    scores, model = scores_of(threads, 1, labels), oracle(random_model(BOOK, labels, max_tokens=12))
+    assert len(scores.cache.rows) == 12  # at least those of a text
+    for seed in range(3):
+        texts = random_texts([12, 5, 1, 9, 12, 7] * 4, 60, seed)
+        assert off(scores.pooled(texts), np.stack([model.scores(ids) for ids in texts])) < 1e-4
+        weights, by_token = scores.by_token(texts)
+        found = weights[:, None] * (by_token - model.weights["head.bias"])
+        assert off(found, np.concatenate([model.contributions(ids) for ids in texts])) < 1e-4
+    with pytest.raises(ValueError, match=r"more token types than are kept \(12\)"):
+        scores.pooled(random_texts([60], 60))
+
+
+def test_positions_are_made_as_texts_need_them():
+    saved = random_model(max_tokens=300)
+    scores, model = TableScores(lookup_tables(saved), Threads(1)), oracle(saved)
+    for length, made in ((5, 64), (64, 64), (65, 128), (300, 512), (3, 512)):
+        texts = random_texts([length, 2], 18)
+        assert off(scores.pooled(texts), np.stack([model.scores(ids) for ids in texts])) < 1e-4
+        assert len(scores._positions) == made
+
+
+def test_texts_are_grouped_by_size_into_what_fits_a_cores_cache(monkeypatch):
+    monkeypatch.setattr(module, "GROUP_ELEMENTS", 12)
+    groups = [group.tolist() for group in groups_by_size(np.array([3, 30, 5, 6, 6, 1, 0]))]
+    assert groups == [[1], [3, 4], [2, 0], [5, 6]]
+
+
+def test_many_threads_may_ask():
+    scores, texts = scores_of(2, 20), random_texts([12, 5, 9] * 12, 60)
+    expected = scores.pooled(texts)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: scores.pooled(texts), range(12)):
+            assert off(found, expected) < 1e-6
+
+
+def test_few_texts_are_computed_by_one_thread(monkeypatch):
+    scores, pools = scores_of(2), []
+    compute = scores._compute_rows
+    monkeypatch.setattr(scores, "_compute_rows", lambda *given: pools.append(given[3]) or compute(*given))
+    for count in (16, 17):
+        scores.pooled(random_texts([3] * count, 60))
+    assert pools == [None, scores.threads.pool]
+
+
+FORK = """
+import os, sys
+from tests.models import random_model, random_texts
+from ade.backends import TableBackend
+backend, texts = TableBackend(random_model(), 2), random_texts([5, 9] * 20, 18)
+before = backend.scores(texts)
+backend.tables._lock.acquire()  # as another thread may hold it at the moment of the fork
+child = os.fork()
+if child == 0:
+    os._exit(0 if abs(backend.scores(texts) - before).max() < 1e-6 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_it_survives_a_fork():
+    assert subprocess.run([sys.executable, "-c", FORK], timeout=PATIENT, check=False).returncode == 0
+
+
+def rows_of(types: np.ndarray) -> np.ndarray:
+    return np.stack([types, -types], 1).astype(np.float32)
+
+
+def test_the_rows_used_last_are_kept():
+    cache, made = RowCache(100, 2, 4), []
+
+    def make(types: np.ndarray) -> np.ndarray:
+        made.extend(types.tolist())
+        return rows_of(types)
+
+    for ids in ([1, 2], [1, 3, 1], [1, 4], [1, 5], [3]):
+        assert cache.rows[cache.slots(np.array(ids), make)].tolist() == rows_of(np.array(ids)).tolist()
+    assert made == [1, 2, 3, 4, 5]  # 2 made room for 5; 1 never left, 3 was still there
+    assert cache.slots(np.array([1, 2, 3, 4, 5]), make) is None
+    assert cache.slots(np.array([6, 7, 8, 9, 6]), make) is not None
+    assert made[5:] == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_any_texts_get_their_own_rows_whatever_was_interrupted_before(threads):
+    draw, cache = np.random.default_rng(0), RowCache(2000, 2, 700)
+    pool, sizes = ThreadPoolExecutor(threads) if threads else None, []
+
+    def stop(types: np.ndarray) -> np.ndarray:
+        sizes.append(len(types))
+        raise KeyboardInterrupt
+
+    for count in (600, *draw.integers(1, 700, 60)):
+        with suppress(KeyboardInterrupt):
+            cache.slots(draw.permutation(2000)[:count], stop, pool)
+        ids = draw.permutation(2000)[:count]
+        assert np.array_equal(cache.rows[cache.slots(ids, rows_of, pool)], rows_of(ids))
+    assert max(sizes) == module.TYPES_PER_TASK
+
+
+def test_the_cache_is_bounded_by_the_vocabulary_the_capacity_and_the_bytes(monkeypatch):
+    assert [len(RowCache(*sizes).rows) for sizes in ((10, 2, 100), (100, 2, 7))] == [10, 7]
+    for limit, rows in ((4 * 2 * 5, 5), (1, 1)):
+        monkeypatch.setattr(module, "MAX_CACHE_BYTES", limit)
+        assert RowCache(100, 2, 7).rows.shape == (rows, 2)

@@ -1,0 +1,47 @@
+"""The measurement of two trees: both are asked, and the ratio is this tree's over the other's."""
+
+import subprocess
+
+import pytest
+
+from ade.errors import InputError
+from benchmarks import beside
+
+
+def test_both_trees_are_measured_in_turn(tmp_path, monkeypatch):
+    """With a second tree whose answers are known: it is this one, and numbers stand in for measurements."""
+    asked = []
+
+    def of(measure, tree, work):
+        asked.append(tree)
+        assert (work / "model" / "config.json").is_file()  # made before, by that tree
+        return 30.0 if tree == beside.ROOT else 20.0
+
+    monkeypatch.setattr(beside.Measure, "of", of)
+    for name, small in (("ROWS", 60), ("VALIDATION", 20), ("TEXTS", 20), ("VOCABULARY", (600, 16))):
+        monkeypatch.setattr(beside, name, small)
+    found = beside.beside("HEAD", repeats=2, steps={"cpu": (2, 4), "cuda": (2, 4)})
+    assert [row["ratio"] for row in found] == [1.5] * len(found)
+    other, here = asked[0], beside.ROOT
+    assert asked[:4] == [other, here, here, other]
+    assert not other.exists()
+    listed = subprocess.run(["git", "worktree", "list"], cwd=here, capture_output=True, text=True, check=True).stdout
+    assert str(other) not in listed
+
+
+def test_figures_of_a_tree(tmp_path, monkeypatch):
+    for name, small in (("ROWS", 60), ("VALIDATION", 20), ("TEXTS", 20), ("VOCABULARY", (600, 16))):
+        monkeypatch.setattr(beside, name, small)
+    beside.write_inputs(tmp_path)
+    work = tmp_path / "here"
+    work.mkdir()
+    beside.run_in(beside.ROOT, work, "-c", beside.SCRIPT, "prepare", str(work), "cpu", "2", "0")
+    for measure in beside.measures(False, {"cpu": (20, 220), "cuda": (1, 2)}):
+        assert measure.of(beside.ROOT, work) > 0, measure.name
+    scores = beside.Measure("", ("scores", "cpu", "0", "0"))
+    assert scores.of(beside.ROOT, work) > 0
+
+
+def test_a_commit_that_is_not_there_is_named():
+    with pytest.raises(InputError, match="nowhere"), beside.worktree("nowhere"):
+        pass

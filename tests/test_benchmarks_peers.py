@@ -1,0 +1,79 @@
+"""Peers: tuned on training rows alone, whole encoders fine-tuned, every byte counted."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from benchmarks import records, runs
+from benchmarks.library import linear_sizes
+from benchmarks.subjects import peers
+from benchmarks.subjects.accuracy import peer_run
+from tests.conftest import FILLER, WORDS, word_tokenizer
+
+
+def small_encoder(folder):
+    """A BERT small enough for a test, in place of MiniLM."""
+    words = word_tokenizer([*(word for group in WORDS.values() for word in group), *FILLER])
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=words.get_vocab_size(), **shape)).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+
+
+def test_a_whole_encoder_is_fine_tuned(places, tmp_path):
+    small_encoder(places.models_dir / "minilm-l6")
+    assert runs.reproduce([peer_run("minilm-l6", "ag_news")], places, tmp_path) == []
+    figures = records.load(tmp_path)[0]["figures"]
+    assert 0.2 < figures["accuracy"] <= 1
+    assert figures["texts_per_second"] > 0
+    assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"]
+    assert figures["model_bytes"] > 4 * 32 * 50
+    assert figures["tokenizer_bytes"] > 50
+
+
+@pytest.mark.parametrize("peer", ["tfidf", "nbsvm", "fasttext", "fasttext-ftz"])
+def test_peers_are_tuned_on_training_rows(places, tmp_path, peer, monkeypatch):
+    needed = "fasttext" if peer.startswith("fasttext") else "sklearn"
+    pytest.importorskip(needed, reason=f"{needed} is of the extra 'bench'")
+    few = {"text": ("lower case",), "wordNgrams": (2,), "epoch": (25,), "lr": (0.5, 0.1), "dim": (10,)}
+    monkeypatch.setitem(peers.GRIDS, "fasttext", few)
+    assert runs.reproduce([peer_run(peer, "ag_news")], places, tmp_path) == []
+    figures = records.load(tmp_path)[0]["figures"]
+    assert figures["accuracy"] > 0.8
+    assert figures["chosen"]["cross_validated_accuracy"] > 0.8
+    assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"] > 1000
+    assert bool(figures["tokenizer_bytes"]) == (needed == "sklearn")  # fastText has one file
+
+
+def test_settings_are_searched_one_after_the_other():
+    tried = []
+
+    def score(options):
+        tried.append(dict(options))
+        return {1: 0.5, 2: 0.7, 3: 0.7}[options["a"]] + (0.1 if options == {"a": 2, "b": "y"} else 0)
+
+    found = peers.search({"a": (1, 2, 3), "b": ("x", "y")}, score)
+    assert found == ({"a": 2, "b": "y"}, pytest.approx(0.8))  # of equals the earlier
+    assert len(tried) == 4
+
+
+def test_folds_spread_every_class():
+    labels = np.repeat([0, 1, 2], [9, 30, 4])
+    fold = peers.folds(labels, 0)
+    for label in range(3):
+        counts = np.bincount(fold[labels == label], minlength=3)
+        assert counts.max() - counts.min() <= 1
+    assert (fold != peers.folds(labels, 1)).any()
+
+
+def test_batches_have_every_text_once_and_texts_about_as_long():
+    texts = ["x" * (1 + i % 40) for i in range(400)]
+    batches = peers.shuffled_batches(texts, 16, 0)
+    assert sorted(i for batch in batches for i in batch) == list(range(400))
+    assert max(np.ptp([len(texts[i]) for i in batch]) for batch in batches) <= 3
+    assert any((one != two).any() for one, two in zip(batches, peers.shuffled_batches(texts, 16, 1), strict=True))
+
+
+def test_the_bytes_of_a_linear_model_are_all_counted():
+    assert linear_sizes(10, ["ab", "\u00fc"]) == {"bytes": 46, "model_bytes": 40, "tokenizer_bytes": 6}

@@ -1,0 +1,57 @@
+"""The measurements of speed, each on a shape small enough for a test."""
+
+import numpy as np
+import torch
+
+import ade
+from benchmarks import library, records, runs
+from benchmarks.records import Run
+from benchmarks.subjects import speed
+from tests.test_benchmarks_peers import small_encoder
+
+
+def test_a_batch_goes_through_every_model(places, tmp_path, monkeypatch):
+    small = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    for name, value in (("VOCABULARY", 600), ("DIM", 64), ("BATCH", 2), ("LENGTH", 5)):
+        monkeypatch.setattr(speed, name, value)
+    monkeypatch.setattr(speed, "ENCODERS", {"BERT": ("bert", {**small, "vocab_size": 600})})
+    assert runs.reproduce([Run("latency", {"device": "cpu"})], places, tmp_path) == []
+    models = records.load(tmp_path)[0]["figures"]["models"]
+    assert set(models) == {"BERT", "ADE tokens", "ADE anchors"}
+    for name, each in models.items():
+        assert each["eager_fp32"]["ms"] > 0
+        assert ("projected_cold" in each) == name.startswith("ADE")
+
+
+def test_tables_and_forward_pass_score_alike(tmp_path):
+    """What is timed in two ways is the same model on the same batch."""
+    library.save_untrained(library.random_codebook(600, 50, 4, 64), "abcd", tmp_path / "model")
+    batch = library.Ragged.of([np.arange(5, dtype=np.int32), np.arange(7, 12, dtype=np.int32)])
+    by_tables = ade.load(tmp_path / "model").backend.scores(batch)
+    with torch.no_grad():
+        forward = library.forward_model(tmp_path / "model")(input_ids=torch.from_numpy(batch.ids).long().view(2, 5))
+    np.testing.assert_allclose(by_tables, forward.logits.numpy(), atol=1e-4)
+
+
+def test_texts_and_costs_are_timed(places, tmp_path, monkeypatch):
+    small_encoder(places.models_dir / "minilm-l6")
+    monkeypatch.setattr(speed, "FEW_STEPS", 5)
+    monkeypatch.setattr(speed, "PAUSE", 0)
+    shape = {"vocabulary": 300, "dim": 16, "anchors": 20}
+    todo = [
+        Run("throughput"),
+        Run("distillation", {"device": "cpu", "shape": shape}),
+        Run("training", {"device": "cpu", "steps": 5}),
+    ]
+    assert runs.reproduce(todo, places, tmp_path) == []
+    found = {record["kind"]: record["figures"] for record in records.load(tmp_path)}
+    assert all(each["texts_per_second"] > 0 for each in found["throughput"].values())
+    cold = {name for name, each in found["throughput"].items() if "cold_one_ms" in each}
+    assert cold == {"ADE tokens", "ADE tokens, with a lexicon"}
+    assert found["distillation"]["seconds"] > 0 < found["training"]["seconds"]

@@ -1,0 +1,180 @@
+"""Packed tables: rows, products with all rows, ragged shapes, what is stored."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from ade.codebook import WHOLE, Stage, TableShape
+from ade.coded_layer import FEW, PackedTable, TrainableTable
+from ade.errors import InputError
+
+
+def random_table(shape: TableShape, seed: int = 0) -> PackedTable:
+    """A table of this shape with random arrays; ids are in no order."""
+    generator = torch.Generator().manual_seed(seed)
+    table = PackedTable(shape)
+    for name, (size, type_) in shape.arrays().items():
+        kind = getattr(torch, type_)
+        if kind.is_floating_point:
+            array = torch.randn(size, generator=generator) * (0.01 if "scale" in name else 1)
+        else:
+            low, high = (0, 256) if kind == torch.uint8 else (-127, 128)
+            array = torch.randint(low, high, size, generator=generator)
+        table.fill({name: array.to(kind)})
+    order = torch.randperm(shape.rows, generator=generator)
+    depths = torch.zeros(shape.rows, dtype=torch.long)
+    for stage in shape.stages:
+        depths[order[shape.exact : shape.exact + stage.rows]] += 1
+    table.set_depths(depths, order[: shape.exact])
+    return table
+
+
+def plain_rows(table: PackedTable) -> torch.Tensor:
+    """The rows by the formula, one by one."""
+    shape, found = table.shape, []
+    for row, slot in enumerate(table.slots().tolist()):
+        depth = int(table.depths[row // 2] >> (4 * (row % 2))) & 15
+        if depth == WHOLE:
+            found.append(table.exact[slot].float())
+            continue
+        total = torch.zeros(shape.dim)
+        for number, stage in enumerate(shape.stages[:depth]):
+            codes = table.get_buffer(f"codes_{number}")[:, slot - shape.exact].tolist()
+            books = table.book(number)
+            total += torch.cat([books[piece, code] for piece, code in enumerate(codes)])
+            assert len(codes) * stage.width == shape.dim
+        found.append(table.mean + total @ table.directions())
+    return torch.stack(found)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> TableShape:
+    """Shapes of any vocabulary, with stages for ever fewer rows, down to none."""
+    dim = draw(st.sampled_from([1, 6, 8, 12]))
+    rows = draw(st.integers(1, 41))
+    exact = draw(st.integers(0, rows))
+    widths = [n for n in range(1, dim + 1) if dim % n == 0]
+    left, stages = rows - exact, []
+    for _ in range(draw(st.integers(0, 4))):
+        left = draw(st.integers(0, left))
+        if left:
+            stages.append(Stage(draw(st.sampled_from(widths)), left, draw(st.booleans())))
+    return TableShape(rows, dim, exact, tuple(stages))
+
+
+@given(shape=shapes(), seed=st.integers(0, 99))
+def test_rows_and_products_agree_with_the_formula(shape, seed):
+    table = random_table(shape, seed)
+    table.check_depths()
+    rows = table(torch.arange(shape.rows))
+    assert torch.allclose(rows, plain_rows(table), rtol=1e-4, atol=1e-3)
+    in_numpy = table.to_table()
+    assert np.allclose(in_numpy.rows(np.arange(shape.rows)), rows, rtol=1e-4, atol=1e-3)
+    assert torch.equal(PackedTable.of_table(in_numpy)(torch.arange(shape.rows)), rows)
+    for count in (1, FEW, FEW + 1):  # by code, and by blocks
+        hidden = torch.randn(count, shape.dim)
+        assert torch.allclose(table.scores(hidden), hidden @ rows.T, rtol=1e-3, atol=1e-2)
+
+
+@given(shape=shapes())
+def test_bytes_are_those_of_the_arrays_and_the_shape_survives_json(shape):
+    table = PackedTable(shape)
+    assert shape.nbytes == sum(array.numel() * array.element_size() for array in table.state_dict().values())
+    assert TableShape.from_dict(json.loads(json.dumps(asdict(shape)))) == shape
+
+
+def test_ids_of_any_shape_and_types_that_stay():
+    table = random_table(TableShape(21, 8, 2, (Stage(4, 19), Stage(2, 5))))
+    rows = table(torch.arange(21))
+    assert torch.equal(table(torch.tensor(20)), rows[20])
+    assert torch.equal(table(torch.tensor([[1, 1], [20, 0]])), rows[torch.tensor([[1, 1], [20, 0]])])
+    assert table(torch.zeros(0, 3, dtype=torch.long)).shape == (0, 3, 8)
+    assert table.scores(torch.randn(2, 3, 8)).shape == (2, 3, 21)
+    for dtype in (torch.bfloat16, torch.float64):  # as a model is cast
+        table.to(dtype)
+        kinds = {array.dtype for array in table.buffers()}
+        assert kinds == {torch.float16, torch.float32, torch.int8, torch.uint8}
+        assert torch.equal(table(torch.arange(21)), rows)
+
+
+def test_saved_arrays_give_the_same_rows(tmp_path):
+    shape = TableShape(33, 8, 3, (Stage(8, 30), Stage(4, 11, shared=True)), "bfloat16")
+    table = random_table(shape)
+    save_file(table.state_dict(), tmp_path / "table.safetensors")
+    loaded = PackedTable(shape)
+    loaded(torch.arange(33))  # what is kept from now on must not survive the loading
+    loaded.load_state_dict(load_file(tmp_path / "table.safetensors"))
+    assert torch.equal(loaded(torch.arange(33)), table(torch.arange(33)))
+    loaded.depths[3] ^= 1
+    with pytest.raises(InputError, match="damaged"):
+        loaded.check_depths()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": -1},
+        {"exact": 50},
+        {"dim": 0},
+        {"exact_type": "int17"},
+        {"stages": [{"width": 3, "rows": 9, "shared": False}]},
+        {"stages": [{"width": 4, "rows": 40, "shared": False}]},
+        {"stages": [{"width": 4, "rows": 4, "shared": False}, {"width": 4, "rows": 5, "shared": False}]},
+        {"stages": [{"width": "4", "rows": 4}]},
+        {"stages": 7},
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(change):
+    shape = asdict(TableShape(21, 8, 2, (Stage(4, 19),)))
+    TableShape.from_dict(shape)
+    with pytest.raises(InputError, match="coded table"):
+        TableShape.from_dict(shape | change)
+
+
+TRAINED = TableShape(40, 12, 3, (Stage(4, 37), Stage(2, 20, shared=True), Stage(3, 6)))
+IDS = torch.arange(TRAINED.rows)
+
+
+def test_a_trained_table_starts_with_the_rows_of_the_packed_table():
+    packed = random_table(TRAINED)
+    assert torch.allclose(TrainableTable(packed)(IDS), packed(IDS), rtol=1e-5, atol=1e-5)
+    assert "rotation" not in dict(TrainableTable(packed, rotation=False).named_parameters())
+    without_codes = TrainableTable(random_table(TableShape(9, 4, 3, ())))
+    assert dict(without_codes.named_parameters())["exact"].dtype == torch.float32
+    assert without_codes.packed().exact.dtype == torch.float16
+
+
+def test_every_book_gets_gradients_and_they_are_those_of_the_rows():
+    table = TrainableTable(random_table(TRAINED))
+    wanted = torch.randn(40, 12, generator=torch.Generator().manual_seed(1))
+    (table(IDS) * wanted).sum().backward()
+    for book in (table.book_0, table.book_1, table.book_2):
+        assert book.grad is not None
+        assert (book.grad != 0).any()
+
+    # The number that a small step of one entry changes the sum by.
+    book, step = table.book_1, 1e-2
+    at = tuple(int(i) for i in (book.grad.abs() == book.grad.abs().max()).nonzero()[0])
+    with torch.no_grad():
+        before = (table(IDS) * wanted).sum()
+        book[at] += step
+        after = (table(IDS) * wanted).sum()
+    assert torch.isclose((after - before) / step, book.grad[at], rtol=0.02)
+
+
+def test_a_trained_table_packed_again_is_close_and_of_the_same_size():
+    table = TrainableTable(random_table(TRAINED))
+    with torch.no_grad():
+        for book in (table.book_0, table.book_1, table.book_2):
+            book += 0.1 * torch.randn(book.shape, generator=torch.Generator().manual_seed(2))
+    packed = table.packed()
+    assert packed.shape == TRAINED
+    error = (packed(IDS) - table(IDS)).square().mean().sqrt()
+    assert error < 0.02 * table(IDS).square().mean().sqrt()
+    packed.check_depths()

@@ -1,0 +1,155 @@
+"""A size is that of a whole folder: weights, tokenizer and configuration fit into it, and little of it is left over."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+
+from ade import folder_budget
+from ade.configuration import CLASSIFIER, ENCODER
+from ade.distillation import distill
+from ade.errors import InputError
+from ade.folder import Saved, nbytes_of
+from ade.folder_budget import (
+    ByteShares,
+    distill_folder,
+    distill_for_encoder,
+    distill_for_model,
+    divide,
+    divide_encoder,
+    layer_bytes,
+    shares_of,
+)
+from ade.packing.tokenizer_file import PACKED, packed_bytes
+from ade.settings import DistillationSettings
+from ade.teachers import Teacher
+from tests.conftest import ragged_codebook, word_tokenizer
+from tests.models import random_model
+
+NAMES = ("red", "green", "blue")
+FAST = DistillationSettings(rounds=1)
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Texts of 3,000 words; frequent ones are seen in many."""
+    draw = np.random.default_rng(0)
+    return [" ".join(f"w{number}" for number in row) for row in draw.zipf(1.3, (1500, 12)) % 3000]
+
+
+@pytest.fixture(scope="module")
+def wide() -> Teacher:
+    """A table of 5,000 words, of which the texts have less than 3,000."""
+    tokenizer = word_tokenizer([f"w{i}" for i in range(4998)])
+    return Teacher("wide", torch.randn(5000, 32, generator=torch.Generator().manual_seed(0)), tokenizer)
+
+
+def folder_of(saved: Saved, out, **config: object) -> int:
+    """Write a model on a codebook, and return the bytes of its folder."""
+    random_model(saved.table, layer_bits=shares_of(saved).layer_bits, heads=2, **config).save(out / "model")
+    (out / "model" / PACKED).write_bytes(packed_bytes(saved.tokenizer))
+    return nbytes_of(out / "model")
+
+
+@pytest.mark.parametrize("size", [70_000, 110_000])
+def test_a_codebook_folder_has_the_size_asked_for(wide, size, tmp_path):
+    saved = distill(wide, DistillationSettings(size=str(size), rounds=1))
+    saved.save(tmp_path / "codebook")
+    assert size - folder_budget.CONFIG_JSON - 1_000 <= nbytes_of(tmp_path / "codebook") <= size
+    assert saved.config.metadata["settings"]["size"] == str(size)
+    assert saved.tokenizer.get_vocab_size() == 5000
+
+
+def test_a_codebook_of_a_folder_has_the_rows_of_its_own_tokens(wide):
+    frequencies = torch.ones(5000)
+    frequencies[2000:2100] = 1_000_000
+    for given, names in ((None, range(100)), (frequencies, range(2000, 2098))):
+        saved = distill_folder(wide, 50_000, FAST, given)
+        ours, theirs = ([each.token_to_id(f"w{i}") for i in names] for each in (saved.tokenizer, wide.tokenizer))
+        cosine = torch.cosine_similarity(torch.from_numpy(saved.table.rows(np.array(ours))), wide.table[theirs])
+        assert float(cosine.mean()) > saved.config.metadata["cosine"] + 0.05  # frequent: by rank, or as counted
+        assert ours != theirs
+
+
+def test_a_size_below_the_least_is_refused_with_it(wide):
+    with pytest.raises(InputError, match="at least about") as caught:
+        distill(wide, DistillationSettings(size="20kB"))
+    least = int(str(caught.value).split("at least about ")[1].split(", ")[0].replace(",", ""))
+    assert 20_000 < least < 60_000
+    distill(wide, DistillationSettings(size=str(least + 500), rounds=1))
+
+
+@pytest.mark.parametrize("size", [30_000, 60_000])
+def test_a_model_folder_has_the_size_asked_for(wide, texts, size, tmp_path):
+    saved = distill_for_model(wide, texts, size, NAMES, FAST)
+    shares = shares_of(saved)
+    assert ByteShares(**json.loads(json.dumps(saved.config.metadata["bytes"]))) == shares
+    assert saved.table.vocabulary < 3000  # the words of the texts
+    assert sum(asdict(shares).values()) - shares.layer_bits == size
+    unspent = shares.lexicon + shares.config
+    assert size - unspent <= folder_of(saved, tmp_path, kind=CLASSIFIER) <= size - shares.lexicon
+    assert (shares.lexicon > 0) is (size == 60_000)
+
+
+def test_rare_tokens_are_dropped_where_bytes_are_few(wide, texts):
+    large, small = (distill_for_model(wide, texts, size, NAMES, FAST, lexicon=False) for size in (60_000, 27_000))
+    assert shares_of(large).lexicon == shares_of(small).lexicon == 0
+    assert small.table.vocabulary < 0.8 * large.table.vocabulary
+    assert shares_of(small).codebook >= folder_budget.BYTES_PER_TOKEN * small.table.vocabulary
+    assert shares_of(small).tokenizer < shares_of(large).tokenizer == len(packed_bytes(large.tokenizer))
+    assert {f"w{i}" for i in range(1, 9)} <= small.tokenizer.get_vocab().keys()  # frequent ones stay
+
+
+def test_an_encoder_keeps_all_tokens_where_the_bytes_suffice(wide, texts, tmp_path):
+    large, small = (distill_for_encoder(wide, texts, size, 16, 2, FAST) for size in (130_000, 60_000))
+    assert large.table.vocabulary == 5000
+    assert small.table.vocabulary < 3000
+    for size, saved in ((130_000, large), (60_000, small)):
+        found = folder_of(saved, tmp_path / str(size), kind=ENCODER, layers=2, labels=16)
+        assert size - shares_of(saved).config <= found <= size
+        assert shares_of(saved).lexicon == 0
+
+
+def test_a_model_size_below_the_least_is_refused_at_once_with_it(wide, texts, monkeypatch):
+    monkeypatch.setattr(folder_budget, "distill_to_size", None)  # it must not come to that
+    for make in (
+        lambda: distill_for_model(wide, texts[:200], 8_000, NAMES),
+        lambda: distill_for_encoder(wide, texts[:200], 7_000, 9),
+    ):
+        with pytest.raises(InputError, match="a model needs at least about") as caught:
+            make()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("dim", [8, 17])
+def test_the_bytes_of_the_layers_are_known(bits, layers, dim):
+    book = ragged_codebook([1, 3, 2, 4], dim=dim).table
+    saved = random_model(book, heads=1, layer_bits=bits, layers=layers)
+    table = sum(array.nbytes for array in book.stored()[1].values())
+    assert layer_bytes(dim, 3, bits, layers) == saved.nbytes - table
+
+
+def test_layers_get_few_bits_in_a_small_folder_and_a_lexicon_no_more_than_it_can_use():
+    large, small = (divide(size, 100_000, 384, NAMES, 10**9) for size in (5_000_000, 1_000_000))
+    assert (large.layer_bits, small.layer_bits) == (8, 4)
+    for shares, size in ((large, 5_000_000), (small, 1_000_000)):
+        assert sum(asdict(shares).values()) - shares.layer_bits == size
+        assert shares.layers == layer_bytes(384, 3, shares.layer_bits)
+        assert shares.lexicon == int(0.3 * (shares.codebook + shares.lexicon))
+    assert divide(5_000_000, 100_000, 384, NAMES, 20_000).lexicon == 20_000
+    assert divide(5_000_000, 100_000, 384, NAMES, 9_999).lexicon == 0
+    assert divide(5_000_000, 100_000, 384, ["é" * 100], 0).config > large.config + 3 * 150
+
+
+def test_layers_of_an_encoder_have_8_bits_only_where_the_codebook_has_enough_left():
+    found = [divide_encoder(size, 1000, 32, 32, 1, codebook=4000) for size in range(2000, 60_000, 500)]
+    assert {shares.layer_bits for shares in found} == {4, 8}
+    assert min(shares.codebook for shares in found if shares.layer_bits == 8) >= 4000
+    fits = [shares.codebook >= 4000 for shares in found]
+    assert fits == sorted(fits)  # where a size suffices, a larger one does
+    large = divide_encoder(30_000, 1000, 64, 32, 1, codebook=10)
+    assert large.layers == layer_bytes(64, 32, 4) <= 0.6 * 30_000 < layer_bytes(64, 32, 8)
