@@ -119,7 +119,7 @@ def test_load_on_the_service_is_measured(places, tmp_path):
     assert runs.reproduce([Run("service", settings)], places, tmp_path) == []
     (record,) = records.load(tmp_path)
     for way, by_clients in record["figures"].items():
-        for clients, each in by_clients.items():
+        for each in by_clients.values():
             assert 0 < each["p50_ms"] <= each["p99_ms"], way
             assert each["requests_per_second"] > 0
     assert json.dumps(record)
