@@ -16,108 +16,89 @@ from typing import TYPE_CHECKING, Any
 from ade.errors import missing_package
 
 if TYPE_CHECKING:
-    from ade.classifier import Classifier
-    from ade.codebook import Codebook, CodedTable
-    from ade.compression.compress import compress
-    from ade.compression.report import CompressionReport
-    from ade.configuration import Config
-    from ade.data.dataset import Dataset
-    from ade.data.sources import load_dataset, load_tagged
-    from ade.data.tags import TaggedDataset
-    from ade.distillation import distill
-    from ade.encoder import Encoder
-    from ade.encoders.distil import distill_encoder
-    from ade.encoders.teacher import SentenceTeacher
-    from ade.errors import InputError
-    from ade.evaluation import Evaluation, evaluate, evaluate_tagger
-    from ade.explanation import Explanation
-    from ade.folder import Saved
-    from ade.huggingface_config import AdeConfig
-    from ade.inspector.reading import Inspector
-    from ade.inspector.words import inspect_words
-    from ade.integrations.onnx import export
+    from ade.codebook import Codebook as Codebook
+    from ade.codebook import CodedTable as CodedTable
+    from ade.compression.compress import compress as compress
+    from ade.compression.report import CompressionReport as CompressionReport
+    from ade.configuration import Config as Config
+    from ade.data.dataset import Dataset as Dataset
+    from ade.data.sources import load_dataset as load_dataset
+    from ade.data.sources import load_tagged as load_tagged
+    from ade.data.tags import TaggedDataset as TaggedDataset
+    from ade.distillation import distill as distill
+    from ade.encoders.distil import distill_encoder as distill_encoder
+    from ade.encoders.teacher import SentenceTeacher as SentenceTeacher
+    from ade.errors import InputError as InputError
+    from ade.evaluation import Evaluation as Evaluation
+    from ade.evaluation import evaluate as evaluate
+    from ade.evaluation import evaluate_tagger as evaluate_tagger
+    from ade.explanation import Explanation as Explanation
+    from ade.folder import Saved as Saved
+    from ade.huggingface_config import AdeConfig as AdeConfig
+    from ade.inspector.reading import Inspector as Inspector
+    from ade.inspector.words import inspect_words as inspect_words
+    from ade.integrations.onnx import export as export
     from ade.integrations.scikit_learn import AdeClassifier as AdeClassifier
     from ade.integrations.scikit_learn import AdeEncoder as AdeEncoder
     from ade.integrations.scikit_learn import AdeRegressor as AdeRegressor
     from ade.integrations.sentence_transformers import AdeModule as AdeModule
-    from ade.loading import load
-    from ade.model import (
-        AdeForSentenceEmbedding,
-        AdeForSequenceClassification,
-        AdeForTokenClassification,
-        AdeModel,
-    )
-    from ade.settings import (
-        PAPER,
-        STRONG,
-        Architecture,
-        CompressionSettings,
-        DistillationSettings,
-        EncoderSettings,
-        TrainingSettings,
-    )
-    from ade.tagger import Tagger
-    from ade.teachers import Teacher, load_teacher
-    from ade.training.schedule import validation_split
-    from ade.training.soft_targets import LabelTeacher, with_soft_targets
-    from ade.training.train import train
+    from ade.model import AdeForSentenceEmbedding as AdeForSentenceEmbedding
+    from ade.model import AdeForSequenceClassification as AdeForSequenceClassification
+    from ade.model import AdeForTokenClassification as AdeForTokenClassification
+    from ade.model import AdeModel as AdeModel
+    from ade.settings import PAPER as PAPER
+    from ade.settings import STRONG as STRONG
+    from ade.settings import Architecture as Architecture
+    from ade.settings import CompressionSettings as CompressionSettings
+    from ade.settings import DistillationSettings as DistillationSettings
+    from ade.settings import EncoderSettings as EncoderSettings
+    from ade.settings import TrainingSettings as TrainingSettings
+    from ade.teachers import Teacher as Teacher
+    from ade.teachers import load_teacher as load_teacher
+    from ade.trained_model import Classifier as Classifier
+    from ade.trained_model import Encoder as Encoder
+    from ade.trained_model import Tagger as Tagger
+    from ade.trained_model import load as load
+    from ade.training.schedule import validation_split as validation_split
+    from ade.training.soft_targets import LabelTeacher as LabelTeacher
+    from ade.training.soft_targets import with_soft_targets as with_soft_targets
+    from ade.training.train import train as train
 
 __version__ = "0.1.0"
 
 _MODULES = {  # module -> its public names
-    "errors": ("InputError",),
-    "settings": (
-        "PAPER",
-        "STRONG",
-        "Architecture",
-        "CompressionSettings",
-        "DistillationSettings",
-        "EncoderSettings",
-        "TrainingSettings",
-    ),
-    "data.dataset": ("Dataset",),
-    "data.sources": ("load_dataset", "load_tagged"),
-    "data.tags": ("TaggedDataset",),
-    "teachers": ("Teacher", "load_teacher"),
-    "codebook": ("Codebook", "CodedTable"),
-    "folder": ("Saved",),
-    "distillation": ("distill",),
-    "configuration": ("Config",),
-    "huggingface_config": ("AdeConfig",),
-    "model": ("AdeForSentenceEmbedding", "AdeForSequenceClassification", "AdeForTokenClassification", "AdeModel"),
-    "explanation": ("Explanation",),
-    "encoder": ("Encoder",),
-    "classifier": ("Classifier",),
-    "tagger": ("Tagger",),
-    "evaluation": ("Evaluation", "evaluate", "evaluate_tagger"),
-    "training.train": ("train",),
-    "training.schedule": ("validation_split",),
-    "encoders.teacher": ("SentenceTeacher",),
-    "encoders.distil": ("distill_encoder",),
-    "training.soft_targets": ("LabelTeacher", "with_soft_targets"),
-    "compression.compress": ("compress",),
-    "compression.report": ("CompressionReport",),
-    "loading": ("load",),
-    "inspector.words": ("inspect_words",),
-    "inspector.reading": ("Inspector",),
-    "integrations.onnx": ("export",),
-    "integrations.scikit_learn": (
-        "AdeClassifier",
-        "AdeEncoder",
-        "AdeRegressor",
-    ),  # optional packages: not in __all__
-    "integrations.sentence_transformers": ("AdeModule",),
+    "errors": "InputError",
+    "settings": "PAPER STRONG Architecture CompressionSettings DistillationSettings EncoderSettings TrainingSettings",
+    "data.dataset": "Dataset",
+    "data.sources": "load_dataset load_tagged",
+    "data.tags": "TaggedDataset",
+    "teachers": "Teacher load_teacher",
+    "codebook": "Codebook CodedTable",
+    "configuration": "Config",
+    "folder": "Saved",
+    "distillation": "distill",
+    "huggingface_config": "AdeConfig",
+    "model": "AdeForSentenceEmbedding AdeForSequenceClassification AdeForTokenClassification AdeModel",
+    "explanation": "Explanation",
+    "trained_model": "Classifier Encoder Tagger load",
+    "evaluation": "Evaluation evaluate evaluate_tagger",
+    "compression.compress": "compress",
+    "compression.report": "CompressionReport",
+    "training.schedule": "validation_split",
+    "training.soft_targets": "LabelTeacher with_soft_targets",
+    "training.train": "train",
+    "encoders.distil": "distill_encoder",
+    "encoders.teacher": "SentenceTeacher",
+    "inspector.reading": "Inspector",
+    "inspector.words": "inspect_words",
+    "integrations.onnx": "export",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = [  # noqa: RUF022 - in the order of the pipeline
-    "Teacher", "load_teacher", "Dataset", "load_dataset", "Saved", "Config", "Codebook", "CodedTable",
-    "DistillationSettings", "distill", "InputError", "AdeConfig", "AdeForSequenceClassification",
-    "AdeForTokenClassification", "AdeModel", "Architecture", "Classifier", "load", "Explanation",
-    "AdeForSentenceEmbedding", "Encoder", "SentenceTeacher", "EncoderSettings", "distill_encoder",
-    "Evaluation", "evaluate", "PAPER", "STRONG", "TrainingSettings", "LabelTeacher",
-    "validation_split", "with_soft_targets", "train", "TaggedDataset", "load_tagged", "Tagger", "evaluate_tagger",
-    "inspect_words", "Inspector", "export", "compress", "CompressionSettings", "CompressionReport",
-]  # fmt: skip
+_OPTIONAL = {  # those that need a package which most do without: not in __all__
+    "integrations.scikit_learn": "AdeClassifier AdeEncoder AdeRegressor",
+    "integrations.sentence_transformers": "AdeModule",
+}
+_MODULE_OF = {name: module for module, names in (_MODULES | _OPTIONAL).items() for name in names.split()}
+__all__ = [name for name, module in _MODULE_OF.items() if module in _MODULES]
 
 
 def __getattr__(name: str) -> Any:

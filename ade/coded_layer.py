@@ -199,6 +199,14 @@ class TrainableTable(PackedTable):
             self.register_parameter(name, nn.Parameter(arrays.pop(name).float().clone()))
         self.fill(arrays)
 
+    def choose_trained(self, anchors: bool, weights: bool) -> None:
+        """Choose whether books are trained, as anchors are; there are no weights."""
+        self.requires_grad_(anchors)
+
+    def to_table(self) -> CodedTable:
+        """Return the table in numpy, its books in bytes again."""
+        return self.packed().to_table()
+
     @torch.no_grad()
     def packed(self) -> PackedTable:
         """Return the table with its arrays as bytes again."""

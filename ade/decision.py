@@ -1,12 +1,15 @@
-"""Scores become labels here: the one rule, for predictions, explanations, evaluations and the service."""
+"""Scores become labels or tags here: the one rule, for predictions, explanations, evaluations and the service."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ade.configuration import Config
 from ade.data.problems import MULTI, REGRESSION, Label, restored
+from ade.data.tags import OUTSIDE
+from ade.data.tokens import Ragged
 from ade.errors import InputError
 
 MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
@@ -77,3 +80,22 @@ def probabilities_of(scores: np.ndarray, problem: str | None) -> np.ndarray:
         return (1 / (1 + np.exp(-np.clip(scores, -80, 80)))).astype(np.float32)
     scores = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
     return scores / scores.sum(1, keepdims=True)
+
+
+def tags_of_words(
+    scores: np.ndarray, texts: Ragged, words: np.ndarray, sentences: Sequence[Sequence[str]], names: Sequence[str]
+) -> list[np.ndarray]:
+    """Return the number of the tag of each word of sentences, from the scores (T, C) of their tokens.
+
+    `words` (T,) has the word that a token stands for, -1 for none. A word without a token has the tag `O`, or the first
+    tag where there is no `O`.
+    """
+    best, outside = scores.argmax(1), list(names).index(OUTSIDE) if OUTSIDE in names else 0
+    predicted = []
+    for i, sentence in enumerate(sentences):
+        tokens = slice(texts.offsets[i], texts.offsets[i + 1])
+        word, tag = words[tokens], best[tokens]
+        tags = np.full(len(sentence), outside)
+        tags[word[word >= 0]] = tag[word >= 0]
+        predicted.append(tags)
+    return predicted

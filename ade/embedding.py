@@ -1,7 +1,8 @@
-"""The table as a layer (the paper's anchor look-up and weighted aggregation): the only place where torch asks its kind.
+"""What a folder holds, as layers: the table (the only place where torch asks its kind), the lexicon, rounded weights.
 
-Token ids become composed token vectors, sum_j beta_j a_j, or the expanded anchor sequence. The pairs stay sparse: they
-are never unfolded into a table with a row per token.
+With a codebook (the paper's anchor look-up and weighted aggregation), token ids become composed token vectors,
+sum_j beta_j a_j, or the expanded anchor sequence. The pairs stay sparse: they are never unfolded into a table with a
+row per token.
 """
 
 from typing import NamedTuple
@@ -13,14 +14,17 @@ from torch.nn import functional as F
 
 from ade.codebook import Codebook, CodedTable
 from ade.coded_layer import PackedTable, TrainableTable
-from ade.positions import sinusoidal
+from ade.lexicon import Lexicon
+from ade.plain import sinusoidal
 
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
 
 
-def table_layer(table: Codebook | CodedTable) -> "AnchorEmbedding | CodedEmbedding":
-    """Return a table as a layer whose values can be trained."""
-    return AnchorEmbedding(table) if isinstance(table, Codebook) else CodedEmbedding(table)
+def table_layer(table: Codebook | CodedTable) -> "AnchorEmbedding | TrainableTable":
+    """Return a table as a layer whose values can be trained; the codes of a coded one stay."""
+    if isinstance(table, Codebook):
+        return AnchorEmbedding(table)
+    return TrainableTable(PackedTable.of_table(table), rotation=False)
 
 
 class Expanded(NamedTuple):
@@ -96,7 +100,7 @@ class AnchorEmbedding(nn.Module):
         index, weight, _ = self.pairs_of(ids)
         return weight.new_zeros(len(ids), len(self.anchors)).scatter_add(1, index, weight)
 
-    def compose(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         """Return composed tokens (n, d): the one-step look-up of Vocabulary Projection.
 
         The forward pass of the sparse sum is much faster than a product with dense coefficients, its backward pass
@@ -133,25 +137,48 @@ class AnchorEmbedding(nn.Module):
         )
 
 
-class CodedEmbedding(nn.Module):
-    """A coded table whose books can be trained; the codes stay."""
+class LexiconLayer(nn.Module):
+    """A lexicon as a layer: token ids -> what its entries add to the scores. Nothing is trained, nothing saved.
 
-    def __init__(self, table: CodedTable) -> None:
+    `squares` and `scores` have a row of zeros at the end, for keys without an entry.
+    """
+
+    keys: Tensor  # (n,) int64, ascending
+    squares: Tensor  # (n + 1,) float32: squared inverse document frequencies
+    scores: Tensor  # (n + 1, C) float32
+    bias: Tensor  # (C,) float32
+
+    def __init__(self, lexicon: Lexicon) -> None:
         super().__init__()
-        self.coded = TrainableTable(PackedTable.of_table(table), rotation=False)
+        self.vocabulary = lexicon.vocabulary
+        scores = np.vstack([lexicon.scores, np.zeros_like(lexicon.bias)])
+        arrays = {"squares": np.append(lexicon.idf**2, 0), "scores": scores, "bias": lexicon.bias}
+        self.register_buffer("keys", torch.from_numpy(np.array(lexicon.keys)), persistent=False)
+        for name, array in arrays.items():
+            self.register_buffer(name, torch.from_numpy(np.array(array, np.float32)), persistent=False)
 
-    def to_table(self) -> CodedTable:
-        """Return the table with its books in bytes again."""
-        return self.coded.packed().to_table()
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return what the entries of each text add to its scores: (B, C)."""
+        return self.added(self.entries(ids, mask))
 
-    def choose_trained(self, anchors: bool, weights: bool) -> None:
-        """Choose whether books are trained, as anchors are; there are no weights."""
-        self.coded.requires_grad_(anchors)
+    @torch.no_grad()
+    def entries(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the entry of each token, then of each bigram that starts with it, n where there is none: (B, 2 L)."""
+        no_entry, token = len(self.keys), ids.long()
+        bigram = self.vocabulary * (token + 1) + token.roll(-1, 1)
+        key = torch.cat([token, bigram], 1)
+        real = torch.cat([mask, mask & F.pad(mask[:, 1:], (0, 1))], 1)  # the last token starts no bigram
 
-    def compose(self, ids: Tensor) -> Tensor:
-        """Return the rows of tokens (n,): (n, d)."""
-        rows: Tensor = self.coded(ids)
-        return rows
+        entry = torch.searchsorted(self.keys, key).clamp(max=no_entry - 1)
+        return torch.where(real & (self.keys[entry] == key), entry, no_entry)
+
+    def added(self, entries: Tensor) -> Tensor:
+        """Sum the scores of each text's distinct entries, divide by their norm and add the bias: (B, C)."""
+        entry = entries.long().sort(1).values
+        repeated = F.pad(entry[:, 1:] == entry[:, :-1], (1, 0))
+        entry = entry.masked_fill(repeated, len(self.keys))
+        norm = self.squares[entry].sum(1, keepdim=True).sqrt().clamp(min=1e-12)  # (B, 1)
+        return F.embedding_bag(entry, self.scores, mode="sum") / norm + self.bias
 
 
 class Positions(nn.Module):
@@ -164,7 +191,7 @@ class Positions(nn.Module):
         self.encodings: Tensor
 
     def _made(self, count: int) -> Tensor:
-        return torch.from_numpy(np.float32(self.scale) * sinusoidal(np.arange(count), self.dim))
+        return torch.from_numpy(self.scale * sinusoidal(np.arange(count), self.dim)).float()
 
     def forward(self, count: int, like: Tensor) -> Tensor:
         """Return the encodings of the first `count` positions: (count, d); a zero where the factor is 0."""

@@ -18,8 +18,7 @@ from ade.decision import MULTI_LABEL_LOGIT, probabilities_of
 from ade.errors import InputError
 
 if TYPE_CHECKING:
-    from ade.classifier import Classifier
-    from ade.tagger import Tagger
+    from ade.trained_model import Classifier, Tagger
 
 MAX_CONFUSION_LABELS = 2000  # a larger confusion matrix is not built
 MAX_SCORES = 1 << 26  # class scores held in memory at a time
@@ -160,7 +159,7 @@ def evaluate(
         An `Evaluation`; models for several labels, numbers or tags have metrics of their own.
     """
     from ade.data.sources import as_dataset
-    from ade.tagger import Tagger
+    from ade.trained_model import Tagger
 
     if isinstance(model, Tagger):
         tagged = as_dataset(data, labels, split=split)

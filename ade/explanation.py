@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from tokenizers import Encoding
 
 from ade.configuration import Config
 from ade.data.problems import REGRESSION, Label
@@ -35,6 +36,12 @@ class Tokens:
     ids: np.ndarray  # (L,)
     spellings: Sequence[str]
     spans: Sequence[tuple[int, int]]
+
+    @classmethod
+    def of(cls, encoding: Encoding) -> "Tokens":
+        """Return the tokens that the tokenizer found; of a text without any, the single token 0."""
+        ids = np.array(encoding.ids or [0], np.int32)
+        return cls(ids, encoding.tokens or [""], encoding.offsets or [(0, 0)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,9 @@ from transformers.utils import ModelOutput
 
 from ade.configuration import CLASSIFIER, ENCODER, FEED_FORWARD, TAGGER
 from ade.data.problems import MULTI, REGRESSION
-from ade.embedding import AnchorEmbedding, Positions, linear, real_tokens, table_layer
+from ade.embedding import AnchorEmbedding, LexiconLayer, Positions, linear, real_tokens, table_layer
 from ade.folder import Saved
 from ade.huggingface_config import AdeConfig
-from ade.lexicon_layer import LexiconLayer
 from ade.pretrained import AdePreTrainedModel
 
 EXPECTED_TOKENS = 4096  # tokens whose positions are made at once
@@ -115,7 +114,7 @@ class AdeModel(AdePreTrainedModel):
         # Each distinct token is composed once: finding them makes a GPU wait, and fails in ONNX.
         every = ids.is_cuda or torch.onnx.is_in_onnx_export()
         types, inverse = (ids.flatten(), None) if every else ids.unique(return_inverse=True)
-        rows = self.norm(self.embedding.compose(types).to(self.norm.weight.dtype))  # (U, d)
+        rows = self.norm(self.embedding(types).to(self.norm.weight.dtype))  # (U, d)
         tokens = rows.view(*ids.shape, -1) if inverse is None else F.embedding(inverse, rows)
         return self.dropout(tokens + self.positions(ids.shape[1], rows))  # (B, L, d)
 

@@ -122,17 +122,20 @@ class Model:
         """Return the encoding of positions (T,): (T, d). Section GPE: all anchors of a word have its position."""
         if self.positions == "none":
             return 0.0
-        d = len(self.weights["norm.weight"])
-        frequency = 10_000 ** (-np.arange(0, d, 2) / d)  # (d / 2,)
-        angle = at[:, None] * frequency  # (T, d / 2)
-        encoding = np.stack([np.sin(angle), np.cos(angle)], 2).reshape(len(at), -1)[:, :d]
-        return self.position_scale * encoding
+        return self.position_scale * sinusoidal(at, len(self.weights["norm.weight"]))
 
     def pooling_weights(self, states: Array) -> Array:
         """Return the weight of each element in the pooled vector: (T,). The paper's pooler, Linear(d, 1)."""
         if self.pooling == "mean":
             return np.full(len(states), 1 / len(states))
         return softmax(linear(states, "pooler", self.weights)[:, 0])
+
+
+def sinusoidal(at: Array, d: int) -> Array:
+    """Return the encodings of positions (T,), sine and cosine of the same frequency side by side: (T, d)."""
+    frequency = 10_000 ** (-np.arange(0, d, 2) / d)  # (d / 2,)
+    angle = at[:, None] * frequency  # (T, d / 2)
+    return np.stack([np.sin(angle), np.cos(angle)], 2).reshape(len(at), -1)[:, :d]
 
 
 def attention(x: Array, name: str, weights: Weights, heads: int) -> Array:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ade.embedding import LexiconLayer
 from ade.errors import InputError
 from ade.folder import Saved, new_model
 from ade.huggingface_config import AdeConfig
-from ade.lexicon_layer import LexiconLayer
 
 DOWNLOAD = ("revision", "subfolder", "cache_dir", "token", "local_files_only", "force_download")
 HEAD = ("num_labels", "id2label", "label2id", "problem_type")

@@ -10,9 +10,8 @@ from torch import Tensor
 from ade.configuration import TAGGER
 from ade.data.batches import padded_batches
 from ade.data.tokens import Ragged
-from ade.devices import resolve_device
+from ade.embedding import LexiconLayer
 from ade.folder import Saved
-from ade.lexicon_layer import LexiconLayer
 from ade.model import TorchModel, model_of
 from ade.runtime.tables import lookup_tables
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 def torch_backend(saved: Saved, device: str) -> "TorchBackend | TritonBackend":
     """Return the fastest backend for a device: Triton's kernels where they support the model, else torch."""
-    target = resolve_device(device)
+    target = torch.device(device)
     if target.type == "cuda" and saved.config.attend == "tokens" and saved.config.pools:
         from ade.runtime import kernels
         from ade.runtime.gpu import GpuScores, unsupported
@@ -31,7 +30,7 @@ def torch_backend(saved: Saved, device: str) -> "TorchBackend | TritonBackend":
         if kernels.available and unsupported(tables) is None:
             has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
             dtype = torch.bfloat16 if has_bfloat16 else torch.float32
-            lexicon = None if saved.lexicon is None else LexiconLayer(saved.lexicon).to(target).tables()
+            lexicon = None if saved.lexicon is None else LexiconLayer(saved.lexicon).to(target)
             return TritonBackend(saved, GpuScores(tables, target, dtype, lexicon))
     return TorchBackend(model_of(saved).to(target))
 

@@ -1,18 +1,31 @@
-"""What Classifier, Tagger and Encoder share: a model as it was read, and the backend that computes its numbers."""
+"""A trained model, ready to use: a Classifier, a Tagger or an Encoder, as `ade.load` returns it.
 
-from collections.abc import Sequence
+Each is what was read of a folder, and a backend that computes its numbers.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+
+import numpy as np
 
 from ade.backends import Backend, backend_for
-from ade.data.tokens import LEXICON_TOKENS, truncating
+from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, check_kind
+from ade.data.problems import Label
+from ade.data.tags import encode_sentences
+from ade.data.tokens import CHUNK, LEXICON_TOKENS, Ragged, encode_chunks, tokenize, truncating, unknown_share
+from ade.decision import Prediction, Tagged, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
 from ade.folder import Saved
 
+if TYPE_CHECKING:
+    from ade.explanation import Explanation
+
 
 class TrainedModel:
-    """A model ready to use."""
+    """What models of every kind share."""
 
     kind: ClassVar[str]
 
@@ -59,6 +72,15 @@ class TrainedModel:
         """Upload the model folder to the Hugging Face hub, to a new repository if needed, and return its address."""
         return self.saved.push_to_hub(name, private, token)
 
+    def _by_chunks(self, texts: Sequence[str], compute: Callable[[Ragged], np.ndarray], first: int) -> np.ndarray:
+        """Compute rows (n, m) of texts, `CHUNK` texts per call; error messages number the texts from `first`."""
+        check_texts_given(texts)
+        rows = []
+        for start in range(0, max(1, len(texts)), CHUNK):
+            chunk = texts[start : start + CHUNK]
+            rows.append(compute(tokenize(self.tokenizer, chunk, self.tokens_read, first=first + start)))
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.saved.table})"
 
@@ -77,7 +99,184 @@ def _from_files(kind: type[TrainedModel], files: dict[str, bytes]) -> TrainedMod
         return kind(Saved.read(folder))
 
 
+class Classifier(TrainedModel):
+    """A trained text classifier, or a model that predicts numbers."""
+
+    kind = CLASSIFIER
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The labels as they were given for training, in the order of scores and probabilities."""
+        return labels_as_given(self.saved.config)
+
+    @property
+    def problem(self) -> str:
+        """What is predicted: one label, any number of labels, or a number."""
+        return str(self.saved.config.problem)
+
+    @overload
+    def predict(  # type: ignore[overload-overlap]
+        self, texts: str, threshold: float | None = None, top_k: int | None = None
+    ) -> Prediction: ...
+    @overload
+    def predict(
+        self, texts: Sequence[str], threshold: float | None = None, top_k: int | None = None
+    ) -> list[Prediction]: ...
+    def predict(self, texts: Any, threshold: float | None = None, top_k: int | None = None) -> Any:
+        """Predict one text or a list of texts: label and probability of each.
+
+        Labels are as they were given for training: the number 3 comes back as a number. A multi-label model predicts a
+        list of labels, a regression a number. For `threshold` and `top_k` see `decide`.
+        """
+        if isinstance(texts, str):
+            return self.predict([texts], threshold, top_k)[0]
+        return decide(self.scores(texts), self.saved.config, threshold, top_k)
+
+    def predict_proba(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the probability of each label: (C,) for one text, (n, C) for a list of texts."""
+        if isinstance(texts, str):
+            return self.predict_proba([texts])[0]
+        return probabilities_of(self.scores(texts), self.problem)
+
+    def stream(self, texts: Iterable[str]) -> Iterator[Prediction]:
+        """Yield the prediction of each text of an iterable, in order; only a chunk of texts is held in memory."""
+        for first, chunk in _chunks(texts):
+            yield from decide(self.scores(chunk, first), self.saved.config)
+
+    def scores(self, texts: Sequence[str], first: int = 0) -> np.ndarray:
+        """Return the scores of each text, or the predicted numbers of a regression: (n, C).
+
+        Error messages number the texts from `first`.
+        """
+        return self._by_chunks(texts, self.backend.scores, first)
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the pooled vector of each text, the input of the last layer: (n, d), or (d,) for one text."""
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
+        return self._by_chunks(texts, self.backend.vectors, 0)
+
+    @overload
+    def explain(self, texts: str) -> "Explanation": ...  # type: ignore[overload-overlap]
+    @overload
+    def explain(self, texts: Sequence[str]) -> "list[Explanation]": ...
+    def explain(self, texts: Any) -> Any:
+        """Take the prediction of one text, or of each of a list, apart."""
+        from ade.explanation import Tokens, explain_text  # predictions do without
+
+        if isinstance(texts, str):
+            return self.explain([texts])[0]
+        check_texts_given(texts)
+        explanations: list[Explanation] = []
+        for encodings in encode_chunks(self.tokenizer, texts, self.tokens_read, offsets=True):
+            for encoding in encodings:
+                tokens = Tokens.of(encoding)
+                weights, scores = self.backend.token_scores(Ragged.of([tokens.ids]))
+                text = texts[len(explanations)]
+                explanations.append(explain_text(text, tokens, weights, scores, self.saved))
+        return explanations
+
+    def unknown_share(self, texts: str | Sequence[str]) -> float:
+        """Return the fraction of the tokens of texts that are unknown or single bytes; above 0.2 it fits badly."""
+        return unknown_share(self.tokenizer, [texts] if isinstance(texts, str) else texts)
+
+
+class Tagger(TrainedModel):
+    """A trained model that predicts a tag for every word."""
+
+    kind = TAGGER
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The tags, in the order of scores."""
+        return self.saved.config.labels
+
+    def predict(self, sentences: Sequence[str | Sequence[str]]) -> list[list[str]]:
+        """Predict the tag of each word of each sentence; a sentence is a list of words, or a string split at spaces.
+
+        Words without a token (beyond the truncation, or unknown to the tokenizer) get the tag `O`, or the first tag
+        where there is no `O`.
+        """
+        return [[self.labels[tag] for tag in tags] for tags in self.tags(sentences)]
+
+    def stream(self, sentences: Iterable[str]) -> Iterator[Tagged]:
+        """Yield words and tags of each sentence of an iterable, in order; only a chunk is held in memory."""
+        for _, chunk in _chunks(sentences):
+            words = [sentence.split() for sentence in chunk]
+            yield from map(Tagged, words, self.predict(words))
+
+    def tags(self, sentences: Sequence[str | Sequence[str]]) -> list[np.ndarray]:
+        """Predict tags as `predict` does, but return their numbers in `labels`."""
+        if isinstance(sentences, str):
+            raise InputError("give a list of sentences, each a string or a list of words")
+        split = [sentence.split() if isinstance(sentence, str) else list(sentence) for sentence in sentences]
+        texts, words = encode_sentences(self.tokenizer, split, self.max_tokens)
+        return tags_of_words(self.backend.token_scores(texts)[1], texts, words, split, self.labels)
+
+
+class Encoder(TrainedModel):
+    """A trained encoder: one unit vector for each text."""
+
+    kind = ENCODER
+
+    @property
+    def dim(self) -> int:
+        """D, the width of the vectors."""
+        return self.saved.config.output_size
+
+    def encode(self, texts: str | Sequence[str], dim: int | None = None, first: int = 0) -> np.ndarray:
+        """Return the unit vector of each text: (n, D), or (D,) for one text, so that products are cosines.
+
+        A text is truncated to `max_tokens` tokens. With `dim`, vectors are truncated to their first dimensions,
+        which carry the most, and are unit vectors again. Error messages number the texts from `first`.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], dim, first)[0]
+        if dim is not None and not 1 <= dim <= self.dim:
+            raise InputError(f"vectors of this encoder have {self.dim} dimensions; {dim} cannot be kept")
+        return self._by_chunks(texts, lambda chunk: unit(self.backend.scores(chunk)[:, :dim]), first)
+
+    def stream(self, texts: Iterable[str], dim: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the vectors of an iterable, in order, in arrays of several; only these are held in memory."""
+        for first, chunk in _chunks(texts):
+            yield self.encode(chunk, dim, first)
+
+
+CLASSES: dict[str, type[Classifier | Tagger | Encoder]] = {each.kind: each for each in (Classifier, Tagger, Encoder)}
+
+
+def load(source: str | Path, device: str = "cpu", threads: int = 0, **download: Any) -> Classifier | Tagger | Encoder:
+    """Load a trained model from a folder or by its name on the Hugging Face hub.
+
+    On the CPU numpy alone runs it, by `threads` threads (0 for one per core), whether torch is installed or not;
+    `cuda`, and `auto` where there is a GPU, need torch. `download` are arguments for the hub, as `revision`.
+    """
+    saved = Saved.read(source, **download)
+    if saved.config.kind == CODEBOOK:
+        check_kind(source, CODEBOOK, CLASSIFIER)
+    return model_from(saved, device, threads)
+
+
+def model_from(saved: Saved, device: str = "cpu", threads: int = 0) -> Classifier | Tagger | Encoder:
+    """Return a model that is in memory already, ready to use."""
+    return CLASSES[saved.config.kind](saved, backend_for(saved, device, threads))
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors (n, D) divided by their lengths; a zero vector stays one."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
+
+
 def check_texts_given(texts: Any) -> None:
     """Raise `InputError` for what is no list of texts."""
-    if not isinstance(texts, Sequence) and not hasattr(texts, "__len__"):
+    if not hasattr(texts, "__len__"):
         raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the texts of an iterable in lists of `CHUNK`, with the number of texts before each."""
+    source, first = iter(texts), 0
+    while chunk := list(islice(source, CHUNK)):
+        yield first, chunk
+        first += len(chunk)

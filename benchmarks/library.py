@@ -17,11 +17,11 @@ from ade.budget import distill_to_size, zipf
 from ade.data.sources import EMBEDDED, has_split
 from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
 from ade.devices import resolve_device
-from ade.encoder import unit
 from ade.evaluation import compare
 from ade.files import new_folder
 from ade.packing.tokenizer_file import tokenizer_path
 from ade.progress import Report, quiet, silent
+from ade.trained_model import unit
 from ade.training.start import config_for, untrained
 from benchmarks.records import Places
 

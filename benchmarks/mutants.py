@@ -28,7 +28,6 @@ TIMEOUT = 600.0  # seconds after which the tests of a mutant count as failed: it
 # The method's own files with their tests, relative to ade/ and tests/.
 METHOD: dict[str, tuple[str, ...]] = {
     "plain.py": ("test_plain.py", "test_paper.py"),
-    "positions.py": ("test_positions.py",),
     "codebook.py": ("test_codebook.py",),
     "pursuit.py": ("test_pursuit.py",),
     "distillation.py": ("test_distillation.py", "test_paper.py"),
@@ -36,7 +35,6 @@ METHOD: dict[str, tuple[str, ...]] = {
     "embedding.py": ("test_embedding.py", "test_paper.py"),
     "model.py": ("test_model.py", "test_backends.py"),
     "lexicon.py": ("test_lexicon.py",),
-    "lexicon_layer.py": ("test_lexicon_layer.py",),
     "decision.py": ("test_decision.py",),
     "explanation.py": ("test_explanation.py",),
     "evaluation.py": ("test_evaluation.py",),

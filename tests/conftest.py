@@ -20,9 +20,9 @@ from ade.cli import main as cli
 from ade.codebook import Codebook
 from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.data.dataset import Dataset
-from ade.encoder import Encoder
 from ade.folder import Saved, new_model
 from ade.teachers import Teacher
+from ade.trained_model import Encoder
 
 if TYPE_CHECKING:
     from benchmarks.records import Places

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from ade import plain
+from ade.backends import plain_model
 from ade.codebook import Codebook, CodedTable, Stage, TableShape
 from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.data.tokens import Ragged
 from ade.folder import Saved, new_layers
 from ade.lexicon import Lexicon, key_end, packed_lexicon
 from ade.packing.format import Packing
-from ade.plain_backend import plain_model
 from tests.conftest import lively, ragged_codebook, word_tokenizer
 
 CODED = TableShape(18, 16, 2, (Stage(8, 16), Stage(4, 9, shared=True), Stage(2, 4)))

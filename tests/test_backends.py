@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ade import backends
-from ade.backends import Backend, TableBackend, backend_for
+from ade.backends import Backend, PlainBackend, TableBackend, backend_for
 from ade.codebook import rounded
 from ade.configuration import CLASSIFIER, ENCODER, TAGGER
 from ade.data.tokens import Ragged
 from ade.folder import Saved
 from ade.model import model_of
-from ade.plain_backend import PlainBackend
 from ade.torch_backends import TorchBackend, TritonBackend, forward_scores, torch_backend
 from tests.conftest import ragged_codebook
 from tests.models import coded_table, off, oracle, packed_codebook, random_model, random_texts

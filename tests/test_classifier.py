@@ -10,12 +10,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, pipeline
 
 from ade.backends import backend_for
-from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.model import AdeForSequenceClassification, model_of
 from ade.torch_backends import TorchBackend
+from ade.trained_model import Classifier
 from tests.conftest import ragged_codebook
 from tests.models import coded_table, oracle, packed_codebook, random_model
 

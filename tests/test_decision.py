@@ -11,9 +11,8 @@ from hypothesis.extra.numpy import arrays
 from ade.configuration import Config
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tokens import Ragged
-from ade.decision import Prediction, decide, labels_as_given, probabilities_of
+from ade.decision import Prediction, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
-from ade.tagger import tags_of_words
 
 NAMES = ("3", "10", "-1")
 LABELS = (3, 10, -1)

@@ -1,4 +1,4 @@
-"""The table as a layer: rows, gradients and anchor sequences, rounded as they will be stored."""
+"""The table and the lexicon as layers: rows, gradients, anchor sequences, entries; rounded as they will be stored."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,10 @@ from torch.nn import functional as F
 
 from ade import embedding
 from ade.codebook import rounded as rounded_table
+from ade.data.tokens import Ragged
 from ade.embedding import (
     AnchorEmbedding,
+    LexiconLayer,
     Positions,
     RoundedLinear,
     linear,
@@ -19,9 +21,10 @@ from ade.embedding import (
     table_layer,
 )
 from ade.packing.bits import pack_rows, unpack_rows
-from ade.positions import sinusoidal
+from ade.plain import sinusoidal
 from tests.conftest import ragged_codebook
-from tests.models import CODED, coded_table, packed_codebook
+from tests.models import CODED, coded_table, packed_codebook, random_lexicon
+from tests.test_lexicon import TEXTS, VOCABULARY
 
 COUNTS = st.one_of(
     st.lists(st.integers(1, 12), min_size=2, max_size=20),
@@ -35,7 +38,7 @@ def test_composed_rows_are_those_of_the_table_and_come_back(counts, seed):
     book = ragged_codebook(counts, seed=seed).table
     layer, ids = table_layer(book), torch.arange(len(counts)).flip(0)
     with torch.no_grad():
-        np.testing.assert_allclose(layer.compose(ids), book.rows(ids.numpy()), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(layer(ids), book.rows(ids.numpy()), rtol=1e-4, atol=1e-5)
         index, weight, mask = layer.pairs_of(ids)
         dense = torch.zeros(len(ids), 12).scatter_add(1, index, weight)
         assert torch.equal(layer.coefficients(ids), dense)
@@ -59,7 +62,7 @@ def test_the_expanded_sequence_adds_up_to_the_composed_tokens(counts, lengths, s
     elements = layer.anchors[anchor] * (weight * real).unsqueeze(2)
     summed = torch.zeros(*ids.shape, 8, dtype=torch.float64)
     summed.scatter_add_(1, word.unsqueeze(2).expand(elements.shape), elements)
-    expected = layer.compose(ids.flatten()).view(*ids.shape, -1) * mask.unsqueeze(2)
+    expected = layer(ids.flatten()).view(*ids.shape, -1) * mask.unsqueeze(2)
     torch.testing.assert_close(summed, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -72,12 +75,12 @@ def test_both_ways_of_composing_agree(counts):
     for limit in (10_000, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(embedding, "DENSE_ANCHORS", limit)
-            value = layer.compose(ids)
+            value = layer(ids)
         results.append((value, *torch.autograd.grad((value * pull).sum(), [layer.anchors, layer.weights])))
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
     with torch.no_grad():
-        torch.testing.assert_close(layer.compose(ids), results[0][0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(layer(ids), results[0][0], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -103,11 +106,11 @@ def test_a_packed_table_is_composed_as_it_will_be_read_back(own, anchor_bits):
     layer, stored, ids = AnchorEmbedding(book), rounded_table(book), np.arange(book.vocabulary)
     with torch.no_grad():
         np.testing.assert_allclose(layer.all_anchors(), stored.anchors, rtol=1e-6, atol=1e-8)
-        found, expected = layer.compose(torch.from_numpy(ids)), torch.from_numpy(stored.rows(ids))
+        found, expected = layer(torch.from_numpy(ids)), torch.from_numpy(stored.rows(ids))
     torch.testing.assert_close(F.normalize(found, dim=1), F.normalize(expected, dim=1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.norm(dim=1), expected.norm(dim=1), rtol=0.03, atol=0)
     assert np.abs(found - book.rows(ids)).max() > 1e-3
-    found = layer.compose(torch.from_numpy(ids))
+    found = layer(torch.from_numpy(ids))
     gradients = torch.autograd.grad(found.square().sum(), [layer.anchors, layer.weights])
     assert all((gradient != 0).any() and torch.isfinite(gradient).all() for gradient in gradients)
 
@@ -116,10 +119,10 @@ def test_a_coded_table_is_rounded_when_it_comes_back():
     table, ids = coded_table(), torch.arange(CODED.rows)
     layer = table_layer(table)
     with torch.no_grad():
-        np.testing.assert_allclose(layer.compose(ids), table.rows(ids.numpy()), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(layer(ids), table.rows(ids.numpy()), rtol=1e-5, atol=1e-5)
         for parameter in layer.parameters():
             parameter *= 1.5
-        trained, again = layer.compose(ids).numpy(), layer.to_table()
+        trained, again = layer(ids).numpy(), layer.to_table()
     assert 0 < np.abs(again.rows(ids.numpy()) - trained).max() < 0.05
     assert np.abs(again.rows(ids.numpy()) - table.rows(ids.numpy())).max() > 0.5
     np.testing.assert_allclose(table_layer(again).to_table().rows(ids.numpy()), again.rows(ids.numpy()), atol=1e-5)
@@ -156,3 +159,30 @@ def test_a_text_without_tokens_becomes_token_0():
     ids, mask = real_tokens(torch.empty(2, 0, dtype=torch.long), torch.empty(2, 0))
     assert (ids.tolist(), mask.tolist()) == ([[0], [0]], [[True], [True]])
     assert real_tokens(torch.tensor([[3, 1]]), None)[1].tolist() == [[True, True]]
+
+
+@given(TEXTS, st.integers(0, 3))
+def test_a_padded_batch_gets_what_numpy_adds(texts, spare):
+    lexicon = random_lexicon(VOCABULARY, 4)
+    length = max(map(len, texts)) + spare
+    known = int(lexicon.keys[0])
+    ids = torch.tensor([text + [known] * (length - len(text)) for text in texts])
+    mask = torch.tensor([[1] * len(text) + [0] * (length - len(text)) for text in texts]).bool()
+    expected = lexicon.added(Ragged.of(texts))
+    np.testing.assert_allclose(LexiconLayer(lexicon)(ids, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_entries_of_tokens_come_before_those_of_the_bigrams_that_start_with_them():
+    lexicon = random_lexicon(VOCABULARY, 2)
+    lexicon = lexicon.select(np.arange(len(lexicon) - 1))  # without the last of all bigrams
+    ids, mask = torch.tensor([[2, 5, 12, 12, 2]]), torch.tensor([[True, True, True, True, False]])
+    bigrams = [VOCABULARY * (first + 1) + second for first, second in ((2, 5), (5, 12), (12, 12))]
+    place = {int(key): i for i, key in enumerate(lexicon.keys)}
+    found = LexiconLayer(lexicon).entries(ids, mask)
+    assert found.tolist() == [[place.get(key, len(place)) for key in (2, 5, 12, 12, None, *bigrams, None, None)]]
+
+
+def test_no_parameter_and_nothing_that_is_saved():
+    layer = LexiconLayer(random_lexicon(VOCABULARY, 2))
+    assert list(layer.parameters()) == []
+    assert layer.state_dict() == {}

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ade.backends import TableBackend
-from ade.encoder import Encoder, unit
 from ade.errors import InputError
 from ade.model import model_of
 from ade.torch_backends import TorchBackend
+from ade.trained_model import Encoder, unit
 from tests.conftest import sentence_encoder
 
 TEXTS = ["w1 w2 w3", "w4", "", "w5 w5 w1 w9 w2 w7", "w3 " * 300]
@@ -57,7 +57,7 @@ def test_a_text_has_one_vector_whatever_stands_beside_it(texts):
 
 
 def test_a_stream_gives_what_a_list_gives(folder, monkeypatch):
-    monkeypatch.setattr("ade.encoder.CHUNK", 2)
+    monkeypatch.setattr("ade.trained_model.CHUNK", 2)
     encoder = Encoder.load(folder)
     parts = list(encoder.stream(iter(TEXTS)))
     assert [len(part) for part in parts] == [2, 2, 1]

@@ -10,10 +10,10 @@ from scipy import stats
 from sklearn import metrics
 
 from ade import evaluation
-from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.errors import InputError
 from ade.evaluation import compare, compare_multi_label, compare_numbers, evaluate, spread
+from ade.trained_model import Classifier
 from tests.models import random_model
 
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.classifier import Classifier
+from ade.backends import PlainBackend
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
 from ade.explanation import Tokens, explain_text
 from ade.lexicon import Lexicon
 from ade.model import model_of
-from ade.plain_backend import PlainBackend
 from ade.torch_backends import TorchBackend
+from ade.trained_model import Classifier
 from tests.conftest import ragged_codebook
 from tests.models import oracle, random_model
 

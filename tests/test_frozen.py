@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ade.data.tokens import tokenize
-from ade.encoder import unit
 from ade.folder import Saved
 from ade.model import model_of
 from ade.torch_backends import forward_scores
+from ade.trained_model import unit
 from tests.frozen.cases import CASES, COMPRESSED, TEXTS
 from tests.frozen.models import ARRAYS, OTHERS, observe, observe_compressed, write, write_compressed
 

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import ade
-from ade.backends import TableBackend, backend_for
+from ade.backends import PlainBackend, TableBackend, backend_for
 from ade.configuration import CLASSIFIER, ENCODER, TAGGER
 from ade.errors import InputError
-from ade.loading import model_from
-from ade.plain_backend import PlainBackend
 from ade.torch_backends import TorchBackend
+from ade.trained_model import model_from
 from tests.models import random_model
 
 KINDS = {CLASSIFIER: ade.Classifier, TAGGER: ade.Tagger, ENCODER: ade.Encoder}
@@ -55,7 +54,7 @@ def test_every_backend_gives_the_same(attend, kind):
             for method in ("scores", "vectors"):
                 expected, other_values = getattr(chosen, method)(texts), getattr(other, method)(texts)
                 if (kind, method) == (ENCODER, "scores"):  # only the direction counts
-                    expected, other_values = ade.encoder.unit(expected), ade.encoder.unit(other_values)
+                    expected, other_values = ade.trained_model.unit(expected), ade.trained_model.unit(other_values)
                 np.testing.assert_allclose(other_values, expected, atol=2e-5)
         if kind != ENCODER:
             for own, expected in zip(other.token_scores(texts), chosen.token_scores(texts), strict=True):

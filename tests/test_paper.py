@@ -10,7 +10,7 @@ from ade.distillation import above_threshold
 from ade.embedding import AnchorEmbedding
 from ade.inspector.words import count_parameters
 from ade.model import model_of
-from ade.positions import sinusoidal
+from ade.plain import sinusoidal
 from tests.conftest import ragged_codebook, untrained
 from tests.models import oracle, random_model
 
@@ -61,7 +61,7 @@ def test_one_step_two_stage_and_flat_table_look_ups_agree(counts):
     slots = [torch.arange(start, start + count) for start, count in zip(layer.starts, layer.counts, strict=True)]
 
     def by_one_step(anchors, weights):
-        return layer.compose(ids)
+        return layer(ids)
 
     def by_two_stages(anchors, weights):  # transform row first, then the anchors it names
         return torch.stack([sum(weights[s] * anchors[layer.indices[s]] for s in slots[i]) for i in ids.tolist()])

@@ -1,5 +1,6 @@
 """The method in plain numpy gives what was frozen; what it says of tokens and elements adds up."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from ade.folder import Saved
-from ade.plain import Lexicon, Model, Pairs, lexicon_scores, softmax
+from ade.plain import Lexicon, Model, Pairs, lexicon_scores, sinusoidal, softmax
 from tests.frozen.cases import CASES, TEXTS, WORDS
 from tests.frozen.models import EXPLAINED, write
 from tests.models import oracle, packed_codebook, random_model
@@ -47,6 +48,15 @@ def test_contributions_the_bias_and_the_lexicon_add_up_to_the_scores(attend, poo
     np.testing.assert_allclose(model.contributions(IDS).sum(0) + bias, without, rtol=1e-5)
     np.testing.assert_allclose(without + lexicon_scores(model.lexicon, IDS), model.scores(IDS), rtol=1e-6)
     assert np.abs(model.scores(IDS) - without).max() > 0.01
+
+
+@pytest.mark.parametrize("dim", [1, 7, 8, 64])
+def test_sines_and_cosines_of_falling_frequencies_side_by_side(dim):
+    places = np.array([0, 1, 5, 499])
+    for row, place in zip(sinusoidal(places, dim), places, strict=True):
+        angles = [place / 10_000 ** (2 * (i // 2) / dim) for i in range(dim)]
+        expected = [math.cos(angle) if i % 2 else math.sin(angle) for i, angle in enumerate(angles)]
+        np.testing.assert_allclose(row, expected, atol=1e-6)
 
 
 def test_a_model_without_other_settings_reads_its_head_as_it_is():

@@ -9,17 +9,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
-from ade.classifier import Classifier
 from ade.configuration import TAGGER
 from ade.data.sources import is_tagged, load_tagged
 from ade.data.tags import UNLABELLED, TaggedDataset, encode_tagged
 from ade.decision import Tagged
 from ade.errors import InputError
 from ade.evaluation import compare_tags, evaluate_tagger, spans
-from ade.loading import load
 from ade.settings import STRONG, Architecture
-from ade.tagger import Tagger
 from ade.torch_backends import TorchBackend
+from ade.trained_model import Classifier, Tagger, load
 from ade.training.loop import fit_model
 from tests.conftest import FILLER, WORDS
 from tests.models import random_model

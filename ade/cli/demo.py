@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ade.classifier import Classifier
 from ade.cli import display
 from ade.cli.inspection import print_words
 from ade.data.dataset import Dataset
@@ -21,6 +20,7 @@ from ade.inspector.words import TokenAnchors, inspect_words
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.teachers import DEFAULT_TEACHER, load_teacher
+from ade.trained_model import Classifier
 from ade.training.loop import fit_model
 
 POLYSEMOUS = ["bank", "spring", "apple"]

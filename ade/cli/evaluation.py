@@ -58,7 +58,7 @@ def evaluate(
     if kind_of(model) == TAGGER:
         if report is not None:
             raise InputError(f"{model}: a tagger; --report is for single-label models")
-        from ade.tagger import Tagger
+        from ade.trained_model import Tagger
 
         result: Any = evaluate(Tagger.load(model, device), load_tagged(data, split))
         show(result.as_dict(), as_json, lambda to: print_evaluation(to, result))
@@ -66,7 +66,7 @@ def evaluate(
 
     if is_tagged(data, split):
         raise InputError(f"{data}: words with a tag each, but {model} labels texts")
-    from ade.classifier import Classifier
+    from ade.trained_model import Classifier
 
     classifier = Classifier.load(model, device)
     if report is not None and classifier.problem != SINGLE:

@@ -72,8 +72,8 @@ def _show_words(source: Path, words: list[str], texts: list[str], nearest: int, 
         show({"words": [token.as_dict() for token in tokens]}, as_json, lambda to: print_words(to, tokens))
         return
 
-    from ade.classifier import Classifier
     from ade.inspector.reading import Inspector
+    from ade.trained_model import Classifier
 
     explanation, tokens = Inspector(Classifier.load(source), nearest).words_in(texts[0], words)
     label = explanation.contributions().label
@@ -103,10 +103,10 @@ def print_words(to: Console, tokens: "list[TokenAnchors]", label: str = "") -> N
 
 
 def _write_page(source: Path, file: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
-    from ade.classifier import Classifier
     from ade.files import new_file
     from ade.inspector.page import EXAMPLES, page
     from ade.inspector.reading import Inspector
+    from ade.trained_model import Classifier
 
     inspector = Inspector(Classifier.load(source), nearest)
     if not texts:  # the example of the word that was named, or the first

@@ -115,7 +115,7 @@ def _predict_on_ray(
 
 def _load(model: Path, device: str, extra: Extra) -> tuple[list[str], tuple[str, ...], Outputs]:
     """The columns that a model's predictions fill, its labels, and how it predicts a chunk of texts."""
-    from ade.loading import load
+    from ade.trained_model import load
 
     loaded: Any = load(model, device)
     if loaded.kind == TAGGER:
@@ -135,7 +135,7 @@ def _load(model: Path, device: str, extra: Extra) -> tuple[list[str], tuple[str,
 
 def _explain(model: Path, device: str, rows: Records, as_json: bool) -> None:
     """Print the explanation of each text as soon as it is made."""
-    from ade.classifier import Classifier
+    from ade.trained_model import Classifier
 
     classifier, to = Classifier.load(model, device), display.console()
     for row in rows.rows:

@@ -110,7 +110,7 @@ def encode(
     Vectors have length one, so products are cosines. Texts are read as a stream, so files may have any length. JSON
     lines and Parquet keep all columns of the rows.
     """
-    from ade.encoder import Encoder
+    from ade.trained_model import Encoder
 
     check_output(out, overwrite)
     loaded = Encoder.load(encoder, device)
@@ -138,8 +138,8 @@ def search(
 
     The vectors of the file are kept in the cache: the next search of it answers at once.
     """
-    from ade.encoder import Encoder
     from ade.encoders.search import index_file
+    from ade.trained_model import Encoder
 
     loaded = Encoder.load(encoder)
     with shown() as report:

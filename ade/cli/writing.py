@@ -12,7 +12,7 @@ from ade.decision import Answer, Prediction, Tagged, decide, probabilities_of
 from ade.errors import InputError
 
 if TYPE_CHECKING:
-    from ade.classifier import Classifier
+    from ade.trained_model import Classifier
 
 PredictionFormat = Literal["text", "csv", "tsv", "jsonl"]
 BY_SUFFIX: dict[str, PredictionFormat] = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}

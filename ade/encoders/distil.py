@@ -20,7 +20,6 @@ from ade.data.records import texts_of
 from ade.data.sources import EMBEDDED, load_dataset
 from ade.data.texts import GrowingTexts, Texts
 from ade.data.tokens import Ragged, tokenize
-from ade.encoder import Encoder, unit
 from ade.encoders import rows
 from ade.encoders.targets import Lines, read_translations, target_vectors
 from ade.encoders.teacher import SentenceTeacher
@@ -32,6 +31,7 @@ from ade.progress import Report, shown
 from ade.settings import Architecture, EncoderSettings, TrainingSettings, parse_size
 from ade.teachers import Teacher, load_teacher
 from ade.torch_backends import forward_scores
+from ade.trained_model import Encoder, unit
 from ade.training.checkpoints import Existing, claimed
 from ade.training.loop import check_one_process, fit_task
 from ade.training.start import shape_of, start_for_encoder, untrained

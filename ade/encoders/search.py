@@ -14,10 +14,10 @@ import numpy as np
 
 from ade.data.records import texts_of
 from ade.data.tokens import CHUNK
-from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.files import cache_folder, model_folder, new_file
 from ade.progress import Report, silent
+from ade.trained_model import Encoder
 
 BLOCK = 65_536  # vectors compared per product
 

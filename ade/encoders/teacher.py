@@ -16,10 +16,10 @@ import torch
 
 from ade.data.texts import Texts
 from ade.devices import quickest_dtype, resolve_device
-from ade.encoder import unit
 from ade.errors import InputError, first_line
 from ade.files import cache_folder, new_file
 from ade.progress import Report, quiet, silent
+from ade.trained_model import unit
 
 SAVED_EVERY, SAVED_EVERY_ON_GPU = 4096, 65_536  # texts
 BATCH = {"cpu": 32, "cuda": 1024}  # texts of similar length that the teacher reads per batch

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from ade import plain
-from ade.classifier import Classifier
+from ade.backends import plain_model
 from ade.data.tokens import encode_chunks
 from ade.errors import InputError
 from ade.explanation import DECIMALS, Explanation
 from ade.inspector.layout import map_vectors
 from ade.inspector.words import AnchorUse, TokenAnchors, WordTable, nearest_words
 from ade.plain import Array
-from ade.plain_backend import plain_model
+from ade.trained_model import Classifier
 
 
 @dataclass(frozen=True)

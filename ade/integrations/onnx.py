@@ -33,10 +33,9 @@ from ade.errors import InputError, first_line
 from ade.files import MARKER, new_folder
 from ade.folder import Saved
 from ade.integrations.onnx_parts import ComputedPositions, LexiconInBytes, PairsInBytes, halve, linear_layers_in_bytes
-from ade.loading import model_from
 from ade.model import model_of
 from ade.progress import quiet
-from ade.trained_model import TrainedModel
+from ade.trained_model import TrainedModel, model_from
 
 ONNX, Q4 = "model.onnx", "model_q4.onnx"
 LIMITS = {ONNX: 1e-4, Q4: 0.4}  # norm of a file's error, relative to that of the model's own outputs
@@ -203,7 +202,7 @@ class Scores(Exported):
         if isinstance(saved.table, Codebook):
             model.ade.embedding = PairsInBytes(saved.table)
         else:
-            model.ade.embedding.coded = PackedTable.of_table(saved.table)
+            model.ade.embedding = PackedTable.of_table(saved.table)
         if config.positions != "none":
             model.ade.positions = ComputedPositions(saved.table.dim, config.position_scale)
         if saved.lexicon is not None:

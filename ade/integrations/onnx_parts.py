@@ -127,7 +127,7 @@ class PairsInBytes(nn.Module):
             weights = weights * self.grid[self.scales[ids].long()].unsqueeze(-1)
         return self.indices[slot].long(), weights
 
-    def compose(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of tokens (n,): (n, d)."""
         index, weight = self.pairs(ids)
         return (weight.unsqueeze(1) @ self.anchors(index)).squeeze(1)

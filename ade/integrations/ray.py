@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ade.classifier import Classifier
 from ade.configuration import CLASSIFIER, TAGGER, check_kind
 from ade.data.columns import find_text_column
 from ade.data.problems import MULTI, REGRESSION
@@ -22,6 +21,7 @@ from ade.decision import Prediction, decide, probabilities_of
 from ade.errors import InputError, first_line
 from ade.files import kind_of, new_folder
 from ade.runtime.threads import cores
+from ade.trained_model import Classifier
 
 if TYPE_CHECKING:
     import pyarrow as pa

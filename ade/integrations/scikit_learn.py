@@ -24,17 +24,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI
 from ade.decision import MULTI_LABEL_THRESHOLD
-from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.files import OWN_MODELS, kind_of
 from ade.folder import Saved
-from ade.loading import load
 from ade.settings import DistillationSettings
 from ade.teachers import DEFAULT_TEACHER
+from ade.trained_model import Classifier, Encoder, load
 from ade.training.loop import fit_model
 from ade.training.start import start_from
 from ade.training.train import resolve_settings

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ade.data.batches import DeviceTokens, sorted_batches
 from ade.data.tokens import Ragged
-from ade.lexicon_layer import LexiconTables
+from ade.embedding import LexiconLayer
 from ade.runtime.gpu_tables import device_tables
 from ade.runtime.kernels import class_scores
 from ade.runtime.lexicon_kernels import lexicon_scores
@@ -63,7 +63,7 @@ class GpuScores:
     """Scores of texts from the tables of a trained model on a GPU."""
 
     def __init__(
-        self, tables: LookupTables, device: torch.device, dtype: torch.dtype, lexicon: LexiconTables | None = None
+        self, tables: LookupTables, device: torch.device, dtype: torch.dtype, lexicon: LexiconLayer | None = None
     ) -> None:
         """`lexicon` is on the device; without one only the model's own scores are given."""
         self.config, self.device, self.outputs = tables.config, device, tables.outputs

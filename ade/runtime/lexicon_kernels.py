@@ -7,7 +7,7 @@ scores of a text's distinct entries and divides by the norm of their inverse doc
 import torch
 from torch import Tensor
 
-from ade.lexicon_layer import LexiconTables, look_up, sum_distinct
+from ade.embedding import LexiconLayer
 
 try:
     import triton
@@ -19,17 +19,17 @@ KEYS_PER_PROGRAM = 128  # keys looked up by a program
 ENTRIES_PER_STEP = 32  # entries compared with as many others at a time
 
 
-def lexicon_scores(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
+def lexicon_scores(tables: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
     """Scores (B, C) the lexicon gives padded ids (B, L) int32, with the texts' lengths (B,) int32."""
     if triton is not None and ids.is_cuda:
         return add_entries(tables, find_entries(tables, ids, lengths))
-    return sum_distinct(tables, find_reference(tables, ids, lengths))
+    return tables.added(find_reference(tables, ids, lengths))
 
 
-def find_reference(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
+def find_reference(tables: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
     """The entry of each token, then of each bigram that starts with it, n where there is none: (B, 2 L) int32."""
     mask = torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(1)
-    return look_up(tables, ids, mask).int()
+    return tables.entries(ids, mask).int()
 
 
 if triton is not None:
@@ -84,7 +84,7 @@ if triton is not None:
         tl.store(out + text * labels + column, added, mask=written)
 
 
-def find_entries(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
+def find_entries(tables: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
     """`find_reference` in one kernel."""
     batch, length = ids.shape
     count = len(tables.keys)
@@ -96,8 +96,8 @@ def find_entries(tables: LexiconTables, ids: Tensor, lengths: Tensor) -> Tensor:
     return found
 
 
-def add_entries(tables: LexiconTables, entries: Tensor) -> Tensor:
-    """`sum_distinct` in one kernel, one program for each text."""
+def add_entries(tables: LexiconLayer, entries: Tensor) -> Tensor:
+    """`LexiconLayer.added` in one kernel, one program for each text."""
     batch, width = entries.shape
     labels = len(tables.bias)
     added = torch.empty(batch, labels, dtype=torch.float32, device=entries.device)

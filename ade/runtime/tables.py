@@ -24,7 +24,7 @@ from ade.codebook import Codebook, CodedTable
 from ade.configuration import EPSILON, Config
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.positions import sinusoidal
+from ade.plain import sinusoidal
 from ade.runtime.layers import ExtraLayers, Linear, layer_norm, read_layers
 
 MAX_GRAM_ANCHORS = 2048  # up to here the inner products of all anchors are kept
@@ -130,8 +130,8 @@ class LookupTables:
         """Return B of the first `count` positions with its bias: (count, W); a single row where there are none."""
         if not self.has_positions:
             return self.bias[None]
-        encoded = np.float32(self.config.position_scale) * sinusoidal(np.arange(count), self.dim)
-        return encoded @ self.matrix.T + self.bias
+        encoded = self.config.position_scale * sinusoidal(np.arange(count), self.dim)
+        return encoded.astype(np.float32) @ self.matrix.T + self.bias
 
 
 def lookup_tables(saved: Saved, vectors: bool = False) -> LookupTables:

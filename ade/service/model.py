@@ -11,16 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.data.problems import REGRESSION
 from ade.data.tokens import tokenize
 from ade.decision import Prediction, decide, probabilities_of
-from ade.encoder import Encoder, unit
 from ade.errors import InputError, first_line
 from ade.inspector.reading import Inspector
-from ade.loading import load
-from ade.tagger import Tagger
+from ade.trained_model import Classifier, Encoder, Tagger, load, unit
 
 TEXT_COST, BYTES_PER_TOKEN = 8, 4  # in tokens: what a text costs beside its own; bytes of UTF-8, on average
 

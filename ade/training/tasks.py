@@ -17,12 +17,12 @@ from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.tags import TaggedDataset, encode_sentences, encode_tagged
 from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
+from ade.decision import tags_of_words
 from ade.evaluation import EVALUATIONS, TagEvaluation, compare_tags, evaluate_scores
 from ade.folder import Saved
 from ade.model import TorchModel
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings, parse_size
-from ade.tagger import tags_of_words
 from ade.torch_backends import TorchBackend, forward_scores
 from ade.training.lexicon_fit import FittedLexicon, Objective, Validation, fit_lexicon
 from ade.training.schedule import fit_to_data

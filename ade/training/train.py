@@ -12,9 +12,9 @@ from ade.data.problems import PROBLEMS, SINGLE
 from ade.data.sources import AnyDataset, as_dataset, load_splits
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.loading import model_from
 from ade.progress import Report, shown
 from ade.settings import PRESETS, Architecture, TrainingSettings, parse_size
+from ade.trained_model import model_from
 from ade.training.checkpoints import Existing, claimed
 from ade.training.loop import fit_model
 from ade.training.schedule import check_labels, validation_split

@@ -269,7 +269,7 @@ def run_lookup(settings: Mapping[str, Any], places: Places, report: Report) -> O
     table = nn.Embedding.from_pretrained(layer.compose(every).detach())
     ids = torch.randint(count, (4096,), generator=generator)
     ways: dict[str, tuple[Callable[[], object], int]] = {
-        "projection": (lambda: layer.compose(ids), sum(array.nbytes for array in book.stored()[1].values())),
+        "projection": (lambda: layer(ids), sum(array.nbytes for array in book.stored()[1].values())),
         "two_stage": (lambda: transform[ids] @ anchors, 4 * (transform.numel() + anchors.numel())),
         "flat_table": (lambda: (flat[ids].view(-1, pairs, dim) * beta[ids].unsqueeze(2)).sum(1),
                        4 * (flat.numel() + beta.numel())),

@@ -10,7 +10,7 @@ import pytest
 
 from ade.codebook import pairs_of
 from ade.configuration import ENCODER
-from ade.encoder import Encoder
+from ade.trained_model import Encoder
 from tests.conftest import topic_texts, untrained
 
 TEXTS = topic_texts(40, 3)[0]

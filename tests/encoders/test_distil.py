@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from ade.encoder import Encoder, unit
 from ade.encoders.distil import distill_encoder, gather_texts
 from ade.encoders.teacher import SentenceTeacher
 from ade.errors import InputError
 from ade.settings import EncoderSettings
+from ade.trained_model import Encoder, unit
 from tests.conftest import topic_texts
 
 TEXTS = topic_texts(400, 0)[0]

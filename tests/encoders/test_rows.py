@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from ade.embedding import table_layer
-from ade.encoder import Encoder
 from ade.encoders import rows
 from ade.encoders.distil import distill_encoder
 from ade.encoders.rows import Books, row_table
@@ -17,6 +16,7 @@ from ade.errors import InputError
 from ade.packing.tokenizer_file import packed_bytes
 from ade.settings import EncoderSettings, TrainingSettings
 from ade.teachers import Teacher
+from ade.trained_model import Encoder
 from tests.conftest import word_tokenizer
 from tests.encoders.test_distil import assert_same
 
@@ -72,7 +72,7 @@ def test_trained_rows_are_coded_and_others_stay_those_of_the_teacher(teacher):
 
     layer = table_layer(start.table)
     with torch.no_grad():
-        layer.coded.exact += 1
+        layer.exact += 1
     coded = Books(table, TrainingSettings()).start(replace(start, table=layer.to_table()), ignored)
     everything = np.arange(3002)
     wanted = table.rows().numpy()

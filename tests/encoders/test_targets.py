@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ade.encoder import unit
 from ade.encoders import targets
 from ade.encoders.distil import gather_texts
 from ade.encoders.targets import Lines, shared_vectors, target_vectors
 from ade.errors import InputError
+from ade.trained_model import unit
 
 TEXTS = [f"a text of number {number}" for number in range(25)]
 

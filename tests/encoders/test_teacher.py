@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ade.encoder import unit
 from ade.encoders.distil import gather_texts
 from ade.encoders.teacher import SentenceTeacher
 from ade.errors import InputError
+from ade.trained_model import unit
 from tests.conftest import topic_texts
 
 TEXTS = gather_texts([], topic_texts(400, 0)[0])[0]

@@ -25,8 +25,8 @@ from ade.configuration import CLASSIFIER, ENCODER, TAGGER, Config
 from ade.data.tokens import tokenize
 from ade.folder import Saved
 from ade.lexicon import Lexicon, packed_lexicon
-from ade.loading import load
 from ade.packing.format import Packing
+from ade.trained_model import load
 from tests.conftest import word_tokenizer
 from tests.frozen import cases
 from tests.frozen.cases import CASES, COMPRESSED, IDS, SENTENCES, TEXTS, WORDS, Case, Compressed

@@ -3,9 +3,9 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from ade.classifier import Classifier
 from ade.inspector.page import page
 from ade.inspector.reading import Inspector
+from ade.trained_model import Classifier
 from tests.conftest import untrained
 from tests.inspector.conftest import CHROMIUM, ONE, TWO, token, visiting
 

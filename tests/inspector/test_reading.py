@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ade import plain
-from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.folder import nbytes_of
 from ade.inspector.reading import Inspector, anchor_parts, attention_weights
+from ade.trained_model import Classifier
 from tests.models import packed_codebook, random_model
 
 TEXT = "w3 w1 w4 w1 w5"

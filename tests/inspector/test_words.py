@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.configuration import CODEBOOK, Config
 from ade.errors import InputError
@@ -15,6 +14,7 @@ from ade.folder import Saved
 from ade.inspector.reading import Inspector
 from ade.inspector.words import WordTable, inspect_words, nearest_words
 from ade.model import model_of
+from ade.trained_model import Classifier
 from tests.conftest import ragged_codebook, untrained, word_tokenizer
 from tests.models import coded_table, random_model
 

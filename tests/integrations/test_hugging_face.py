@@ -25,14 +25,13 @@ from transformers import (
     pipeline,
 )
 
-from ade.classifier import Classifier
 from ade.configuration import CODEBOOK, ENCODER, TAGGER, Config
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
 from ade.folder import Saved, add_metadata, nbytes_of
 from ade.model_card import card, licence
 from ade.packing.format import Packing
-from ade.tagger import Tagger
+from ade.trained_model import Classifier, Tagger
 from tests.conftest import WORDS, topic_texts, untrained
 from tests.models import coded_table, oracle, packed_codebook, random_model
 

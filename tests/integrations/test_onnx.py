@@ -20,14 +20,12 @@ from tokenizers.processors import TemplateProcessing
 
 import ade as package
 from ade.backends import backend_for
-from ade.classifier import Classifier
 from ade.codebook import Codebook
 from ade.compression.checkpoint import write_folder
 from ade.compression.quantizer import is_compressed
 from ade.configuration import ENCODER, TAGGER
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tokens import Ragged
-from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.integrations import onnx as exporting
@@ -37,6 +35,7 @@ from ade.model import model_of
 from ade.packing.format import Packing
 from ade.plain import lexicon_scores
 from ade.settings import STRONG, Architecture
+from ade.trained_model import Classifier, Encoder
 from ade.training.loop import fit_model
 from tests.compression.conftest import (  # noqa: F401 - fixtures
     ROWS,

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.errors import InputError
 from ade.integrations import ray as integration
@@ -28,6 +27,7 @@ from ade.integrations.ray import (
 )
 from ade.integrations.ray_teacher import RayTeacher
 from ade.settings import STRONG
+from ade.trained_model import Classifier
 from ade.training.loop import fit_model
 from tests.conftest import WORDS, sentence_encoder, topic_texts
 

@@ -19,13 +19,12 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks as checks
 from sklearn.utils import get_tags
 
-from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI
-from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.integrations.scikit_learn import AdeClassifier, AdeEncoder, AdeRegressor
 from ade.settings import STRONG, Architecture, DistillationSettings
+from ade.trained_model import Classifier, Encoder
 from ade.training.loop import fit_model
 from tests.conftest import WORDS, sentence_encoder, topic_texts
 from tests.models import off

@@ -22,13 +22,12 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 import ade
-from ade.classifier import Classifier
 from ade.configuration import ENCODER, TAGGER
-from ade.encoder import Encoder
 from ade.errors import InputError
 from ade.integrations.sentence_transformers import AdeModule
 from ade.packing.format import Packing
 from ade.settings import Architecture
+from ade.trained_model import Classifier, Encoder
 from tests.conftest import lively, sentence_encoder, topic_texts, untrained
 from tests.models import oracle, random_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ade.lexicon_layer import LexiconLayer
+from ade.embedding import LexiconLayer
 from ade.runtime import gpu, kernels
 from ade.runtime.gpu import GpuScores, bucketed, unsupported
 from ade.runtime.tables import lookup_tables
@@ -17,7 +17,7 @@ BOOK = ragged_codebook([1, 3, 2, 4] * 5, dim=32).table
 
 
 def scores_of(saved, dtype: torch.dtype = torch.float32) -> GpuScores:
-    lexicon = None if saved.lexicon is None else LexiconLayer(saved.lexicon).to(DEVICE).tables()
+    lexicon = None if saved.lexicon is None else LexiconLayer(saved.lexicon).to(DEVICE)
     return GpuScores(lookup_tables(saved), DEVICE, dtype, lexicon)
 
 

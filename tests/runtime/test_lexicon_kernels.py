@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ade.data.tokens import Ragged
-from ade.lexicon_layer import LexiconLayer, LexiconTables, sum_distinct
+from ade.embedding import LexiconLayer
 from ade.runtime import lexicon_kernels as kernels
 from tests.models import random_lexicon
 from tests.test_lexicon import TEXTS, VOCABULARY
@@ -16,8 +16,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_triton = pytest.mark.skipif(kernels.triton is None, reason="there is no Triton for this platform")
 
 
-def tables_of(labels: int) -> LexiconTables:
-    return LexiconLayer(random_lexicon(VOCABULARY, labels)).to(DEVICE).tables()
+def tables_of(labels: int) -> LexiconLayer:
+    return LexiconLayer(random_lexicon(VOCABULARY, labels)).to(DEVICE)
 
 
 def batch_of(texts: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,4 +40,4 @@ def test_the_kernels_equal_the_reference(texts, labels, length):
     tables, (ids, lengths) = tables_of(labels), batch_of(texts, length)
     entries = kernels.find_reference(tables, ids, lengths)
     assert torch.equal(kernels.find_entries(tables, ids, lengths), entries)
-    torch.testing.assert_close(kernels.add_entries(tables, entries), sum_distinct(tables, entries), rtol=0, atol=1e-4)
+    torch.testing.assert_close(kernels.add_entries(tables, entries), tables.added(entries), rtol=0, atol=1e-4)

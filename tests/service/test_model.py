@@ -9,13 +9,12 @@ import pytest
 from tokenizers import Regex, pre_tokenizers
 
 import ade
-from ade.classifier import Classifier
 from ade.configuration import TAGGER
 from ade.data.problems import MULTI, REGRESSION
-from ade.encoder import unit
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.service.model import Query, ServedModel
+from ade.trained_model import Classifier, unit
 from tests.conftest import lively, sentence_encoder, untrained
 from tests.service.conftest import asked_in_one_batch, got, posted, predicted, running
 

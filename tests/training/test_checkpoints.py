@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.settings import STRONG
+from ade.trained_model import Classifier
 from ade.training import checkpoints
 from ade.training.checkpoints import CHECKPOINT, DONE, RUN, RunFolder, claimed
 from ade.training.loop import fit_model

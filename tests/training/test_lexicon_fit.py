@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ade import lexicon as lexicon_module
 from ade.backends import TableBackend
-from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tokens import Ragged, tokenize
@@ -19,6 +18,7 @@ from ade.lexicon import MIN_TEXTS, Lexicon, frequent_keys, keys_of
 from ade.model import model_of
 from ade.settings import STRONG, Architecture
 from ade.torch_backends import TorchBackend
+from ade.trained_model import Classifier
 from ade.training import lexicon_fit
 from ade.training.lexicon_fit import (
     TOLERANCE,

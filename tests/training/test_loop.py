@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.errors import InputError
 from ade.evaluation import evaluate
 from ade.settings import STRONG, Architecture
+from ade.trained_model import Classifier
 from ade.training import loop, tasks
 from ade.training.checkpoints import CHECKPOINT, DONE
 from ade.training.loop import fit_model

@@ -8,16 +8,15 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from ade.classifier import Classifier
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.tags import TaggedDataset
 from ade.errors import InputError
 from ade.evaluation import evaluate
 from ade.folder import Saved
-from ade.loading import load
 from ade.packing.format import Packing
 from ade.settings import STRONG, Architecture
+from ade.trained_model import Classifier, load
 from ade.training.loop import fit_model
 from tests.conftest import WORDS, topic_texts, untrained
 

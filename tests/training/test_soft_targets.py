@@ -8,9 +8,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from transformers import BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
-from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.settings import Architecture, TrainingSettings
+from ade.trained_model import Classifier
 from ade.training import soft_targets
 from ade.training.loop import fit_model
 from ade.training.soft_targets import LabelTeacher, variants_of, with_soft_targets
