@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ade.errors import InputError as InputError
     from ade.evaluation import Evaluation as Evaluation
     from ade.evaluation import evaluate as evaluate
-    from ade.evaluation import evaluate_tagger as evaluate_tagger
     from ade.explanation import Explanation as Explanation
     from ade.folder import Saved as Saved
     from ade.huggingface_config import AdeConfig as AdeConfig
@@ -81,7 +80,7 @@ _MODULES = {  # module -> its public names
     "model": "AdeForSentenceEmbedding AdeForSequenceClassification AdeForTokenClassification AdeModel",
     "explanation": "Explanation",
     "trained_model": "Classifier Encoder Tagger load",
-    "evaluation": "Evaluation evaluate evaluate_tagger",
+    "evaluation": "Evaluation evaluate",
     "compression.compress": "compress",
     "compression.report": "CompressionReport",
     "training.schedule": "validation_split",

@@ -1,24 +1,20 @@
-"""Metrics of predictions: one class for each evaluation of classification, multi-label, regression and tagging.
-
-`best_by` of each class names the metric that training selects the best model by.
-"""
+"""Metrics of predictions: one class for each evaluation of classification, multi-label, regression and tagging."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ade.data.columns import Schema
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.sources import as_dataset
 from ade.data.tags import OUTSIDE, TaggedDataset
 from ade.data.tokens import CHUNK
 from ade.decision import MULTI_LABEL_LOGIT, probabilities_of
 from ade.errors import InputError
-
-if TYPE_CHECKING:
-    from ade.trained_model import Classifier, Tagger
+from ade.trained_model import Classifier, Tagger
 
 MAX_CONFUSION_LABELS = 2000  # a larger confusion matrix is not built
 MAX_SCORES = 1 << 26  # class scores held in memory at a time
@@ -44,7 +40,18 @@ class Confusion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Metrics:
+    """What evaluations share: metrics, and details that are not printed."""
+
+    best_by: ClassVar[str]  # the metric that training selects the best model by
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the metrics without the details, ready for JSON."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
+
+
+@dataclass(frozen=True)
+class Evaluation(Metrics):
     """Metrics of single-label classification; macro F1, precision and recall are means over the classes that occur."""
 
     accuracy: float
@@ -52,11 +59,13 @@ class Evaluation:
     precision: float
     recall: float
     n: int
-    counts: np.ndarray  # (m, 3): true class, predicted class, number of texts (where not 0)
-    names: tuple[str, ...]
-    predicted: np.ndarray | None = None  # (n,): the class of each text
-    probability: np.ndarray | None = None  # (n,): the model's probability of that class
-    best_by: ClassVar[str] = "accuracy"
+    # The confusion matrix as its entries that are not 0, since (C, C) may not fit into memory: true class, predicted
+    # class, number of texts.
+    counts: np.ndarray = field(repr=False)  # (m, 3)
+    names: tuple[str, ...] = field(repr=False)
+    predicted: np.ndarray | None = field(default=None, repr=False)  # (n,): the class of each text
+    probability: np.ndarray | None = field(default=None, repr=False)  # (n,): the model's probability of that class
+    best_by = "accuracy"
 
     @property
     def confusion(self) -> np.ndarray:
@@ -71,12 +80,10 @@ class Evaluation:
     @property
     def classes(self) -> list[ClassMetrics]:
         """Precision, recall and F1 of each label, in the order of `names`."""
-        count = len(self.names)
         true, predicted, times = self.counts.T
-        right = true == predicted
+        right, count = true == predicted, len(self.names)
         hits = np.bincount(true[right], times[right], count)  # (C,)
-        given, real = np.bincount(predicted, times, count), np.bincount(true, times, count)
-        return class_metrics(self.names, hits, given, real)
+        return class_metrics(self.names, hits, np.bincount(predicted, times, count), np.bincount(true, times, count))
 
     def confused(self, most: int = 10) -> list[Confusion]:
         """The most frequent confusions, the largest number of texts first."""
@@ -88,13 +95,9 @@ class Evaluation:
             Confusion(self.names[true[i]], self.names[predicted[i]], int(times[i]), int(real[true[i]])) for i in largest
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the metrics without the confusion matrix, ready for JSON."""
-        return {name: getattr(self, name) for name in ("accuracy", "macro_f1", "precision", "recall", "n")}
-
 
 @dataclass(frozen=True)
-class MultiLabelEvaluation:
+class MultiLabelEvaluation(Metrics):
     """Metrics of multi-label classification; micro averages count every text and label, macro the labels that occur."""
 
     micro_f1: float
@@ -103,16 +106,12 @@ class MultiLabelEvaluation:
     recall: float  # micro
     exact: float  # fraction of texts whose labels are all right (subset accuracy)
     n: int
-    classes: list[ClassMetrics] = field(default_factory=list)  # empty where the labels have no names
-    best_by: ClassVar[str] = "micro_f1"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the metrics without those of single labels, ready for JSON."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "classes"}
+    classes: list[ClassMetrics] = field(repr=False)
+    best_by = "micro_f1"
 
 
 @dataclass(frozen=True)
-class RegressionEvaluation:
+class RegressionEvaluation(Metrics):
     """Metrics of regression; a correlation is None where the true or the predicted numbers are all equal."""
 
     r2: float
@@ -121,11 +120,20 @@ class RegressionEvaluation:
     mean_error: float  # mean absolute error
     root_mean_square_error: float
     n: int
-    best_by: ClassVar[str] = "r2"
+    best_by = "r2"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the metrics, ready for JSON."""
-        return asdict(self)
+
+@dataclass(frozen=True)
+class TagEvaluation(Metrics):
+    """Metrics of tagging: accuracy counts words; F1, precision and recall count whole spans, as B-PER I-PER mark."""
+
+    accuracy: float
+    f1: float
+    precision: float
+    recall: float
+    words: int
+    spans: int
+    best_by = "f1"
 
 
 AnyEvaluation = Evaluation | MultiLabelEvaluation | RegressionEvaluation
@@ -137,7 +145,7 @@ EVALUATIONS: dict[str, type[AnyEvaluation]] = {
 
 
 def evaluate(
-    model: "Classifier | Tagger",
+    model: Classifier | Tagger,
     data: Any,
     labels: Any = None,
     *,
@@ -158,40 +166,38 @@ def evaluate(
     Returns:
         An `Evaluation`; models for several labels, numbers or tags have metrics of their own.
     """
-    from ade.data.sources import as_dataset
-    from ade.trained_model import Tagger
-
+    problem = None if isinstance(model, Tagger) else model.problem
+    dataset = as_dataset(data, labels, Schema(text_column, label_column, problem), split)
     if isinstance(model, Tagger):
-        tagged = as_dataset(data, labels, split=split)
-        if not isinstance(tagged, TaggedDataset):
+        if not isinstance(dataset, TaggedDataset):
             raise InputError("the model is a tagger, which needs words with a tag each")
-        return evaluate_tagger(model, tagged)
-    dataset = as_dataset(data, labels, Schema(text_column, label_column, model.problem), split)
+        tagged = dataset.relabelled(model.labels)
+        if len(tagged) == 0:
+            raise InputError("nothing to evaluate: the data set has no sentences")
+        return compare_tags(tagged.tags, model.tags(tagged.sentences), model.labels)
     if not isinstance(dataset, Dataset):
         raise InputError("words with a tag each, but the model labels texts")
-    return _evaluate_classifier(model, dataset)
+    if dataset.problem != model.problem:
+        raise InputError(f"the model solves {model.problem}, the labels are of {dataset.problem}")
+    return _evaluate_classifier(model, dataset.relabelled(model.saved.config.labels))
 
 
-def _evaluate_classifier(classifier: "Classifier", data: Dataset) -> AnyEvaluation:
-    names = classifier.saved.config.labels
-    if data.problem != classifier.problem:
-        raise InputError(f"the model solves {classifier.problem}, the labels are of {data.problem}")
-    data = data.relabelled(names)
+def _evaluate_classifier(classifier: Classifier, data: Dataset) -> AnyEvaluation:
     if len(data) == 0:
         raise InputError("nothing to evaluate: the data set has no rows")
     if data.problem != SINGLE:
-        return evaluate_scores(data, classifier.scores(data.texts), names)
+        return evaluate_scores(data, classifier.scores(data.texts), data.names)
 
     # With many labels the scores of all texts may not fit into memory.
-    size = max(1, min(CHUNK, MAX_SCORES // len(names)))
+    size = max(1, min(CHUNK, MAX_SCORES // len(data.names)))
     best, probability = [], []
     for start in range(0, len(data), size):
         scores = classifier.scores(data.texts[start : start + size], start)  # (b, C)
         best.append(scores.argmax(1))
         probability.append(probabilities_of(scores, SINGLE).max(1))
     predicted = np.concatenate(best)
-    found = compare(data.labels, predicted, names)
-    return replace(found, predicted=predicted, probability=np.concatenate(probability))
+    metrics = compare(data.labels, predicted, data.names)
+    return replace(metrics, predicted=predicted, probability=np.concatenate(probability))
 
 
 def evaluate_scores(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
@@ -203,29 +209,30 @@ def evaluate_scores(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> 
     return compare(data.labels, scores.argmax(1), names)
 
 
+def rates(hits: Any, given: Any, real: Any) -> tuple[Any, Any, Any]:
+    """Return precision, recall and F1 of numbers, or arrays, of what is rightly given, given, and real; 0 for 0 / 0."""
+    return hits / np.maximum(given, 1), hits / np.maximum(real, 1), 2 * hits / np.maximum(given + real, 1)
+
+
 def class_metrics(names: Sequence[str], hits: np.ndarray, given: np.ndarray, real: np.ndarray) -> list[ClassMetrics]:
     """Metrics of each label from the numbers (C,) of texts: rightly predicted, predicted, and with this label."""
-    precision, recall = hits / np.maximum(given, 1), hits / np.maximum(real, 1)
-    f1 = 2 * hits / np.maximum(given + real, 1)
-    columns = (precision.tolist(), recall.tolist(), f1.tolist(), real.astype(np.int64).tolist())
+    columns = [each.tolist() for each in (*rates(hits, given, real), real.astype(np.int64))]
     return [ClassMetrics(*row) for row in zip(names, *columns, strict=True)]
 
 
-def compare_multi_label(
-    truth: np.ndarray, predicted: np.ndarray, names: Sequence[str] | None = None
-) -> MultiLabelEvaluation:
+def compare_multi_label(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> MultiLabelEvaluation:
     """Compute metrics from true and predicted boolean label matrices (n, C)."""
     hits, given, real = (truth & predicted).sum(0), predicted.sum(0), truth.sum(0)  # (C,) each
+    precision, recall, f1 = map(float, rates(hits.sum(), given.sum(), real.sum()))
     seen = (given + real) > 0
-
     return MultiLabelEvaluation(
-        micro_f1=float(2 * hits.sum() / max(1, (given + real).sum())),
-        macro_f1=float((2 * hits[seen] / (given + real)[seen]).mean()) if seen.any() else 0.0,
-        precision=float(hits.sum() / max(1, given.sum())),
-        recall=float(hits.sum() / max(1, real.sum())),
+        micro_f1=f1,
+        macro_f1=float(rates(hits, given, real)[2][seen].mean()) if seen.any() else 0.0,
+        precision=precision,
+        recall=recall,
         exact=float((truth == predicted).all(1).mean()),
         n=len(truth),
-        classes=[] if names is None else class_metrics(names, hits, given, real),
+        classes=class_metrics(names, hits, given, real),
     )
 
 
@@ -263,67 +270,21 @@ def compare(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> E
     hits = np.bincount(truth[truth == predicted], minlength=count)  # (C,)
     given, real = np.bincount(predicted, minlength=count), np.bincount(truth, minlength=count)
     seen = (given + real) > 0  # classes that neither occur nor are predicted do not count
-    precision, recall = hits / np.maximum(given, 1), hits / np.maximum(real, 1)
-    f1 = 2 * hits / np.maximum(given + real, 1)
+    precision, recall, f1 = (float(each[seen].mean()) for each in rates(hits, given, real))
 
-    # The confusion matrix as its nonzero entries: (C, C) may not fit into memory.
     cells, times = np.unique(truth.astype(np.int64) * count + predicted, return_counts=True)
-    return Evaluation(
-        accuracy=float(hits.sum() / len(truth)),
-        macro_f1=float(f1[seen].mean()),
-        precision=float(precision[seen].mean()),
-        recall=float(recall[seen].mean()),
-        n=len(truth),
-        counts=np.stack([cells // count, cells % count, times], axis=1),
-        names=tuple(names),
-    )
-
-
-def spread(metrics: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample standard deviation of a metric over random seeds."""
-    values = np.asarray(metrics, dtype=np.float64)
-    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
-
-
-@dataclass(frozen=True)
-class TagEvaluation:
-    """Metrics of tagging: accuracy counts words; F1, precision and recall count whole spans, as B-PER I-PER mark."""
-
-    accuracy: float
-    f1: float
-    precision: float
-    recall: float
-    words: int
-    spans: int
-    best_by: ClassVar[str] = "f1"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the metrics, ready for JSON."""
-        return asdict(self)
-
-
-def evaluate_tagger(tagger: "Tagger", data: TaggedDataset) -> TagEvaluation:
-    """Tag every sentence of a dataset and compare the tags with its own."""
-    data = data.relabelled(tagger.labels)
-    if len(data) == 0:
-        raise InputError("nothing to evaluate: the data set has no sentences")
-    return compare_tags(data.tags, tagger.tags(data.sentences), tagger.labels)
+    counts = np.stack([cells // count, cells % count, times], axis=1)
+    return Evaluation(float(hits.sum() / len(truth)), f1, precision, recall, len(truth), counts, tuple(names))
 
 
 def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], names: Sequence[str]) -> TagEvaluation:
     """Compute metrics from true and predicted tags; where no tag marks a span, every word is one."""
     real = {(i, span) for i, tags in enumerate(truth) for span in spans([names[tag] for tag in tags])}
     given = {(i, span) for i, tags in enumerate(predicted) for span in spans([names[tag] for tag in tags])}
-    hits, words = len(real & given), sum(map(len, truth))
     right = sum(int((one == other).sum()) for one, other in zip(truth, predicted, strict=True))
-    return TagEvaluation(
-        accuracy=right / max(1, words),
-        f1=2 * hits / max(1, len(real) + len(given)),
-        precision=hits / max(1, len(given)),
-        recall=hits / max(1, len(real)),
-        words=words,
-        spans=len(real),
-    )
+    words = sum(map(len, truth))
+    precision, recall, f1 = map(float, rates(len(real & given), len(given), len(real)))
+    return TagEvaluation(right / max(1, words), f1, precision, recall, words, len(real))
 
 
 def spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:

@@ -14,7 +14,7 @@ from ade.data.sources import is_tagged, load_tagged
 from ade.data.tags import UNLABELLED, TaggedDataset, encode_tagged
 from ade.decision import Tagged
 from ade.errors import InputError
-from ade.evaluation import compare_tags, evaluate_tagger, spans
+from ade.evaluation import compare_tags, evaluate, spans
 from ade.settings import STRONG, Architecture
 from ade.torch_backends import TorchBackend
 from ade.trained_model import Classifier, Tagger, load
@@ -52,7 +52,7 @@ def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, 
     architecture = Architecture(attend=attend, heads=2)
     tagger = Tagger(fit_model(codebook, load_tagged(folder), None, QUICK, architecture, tmp_path / "model"))
     held = load_tagged(folder, "test")
-    metrics = evaluate_tagger(tagger, held)
+    metrics = evaluate(tagger, held)
     assert metrics.accuracy > 0.9
     assert metrics.f1 > 0.85
     assert metrics.words == sum(map(len, held.sentences))
