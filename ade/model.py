@@ -69,12 +69,11 @@ class AdeModel(AdePreTrainedModel):
         self.embedding = table_layer(saved.table)
         self.norm = nn.LayerNorm(dim)
         scale = 0.0 if config.positions == "none" else config.position_scale
-        self.positions = Positions(
-            dim, scale, min(config.max_tokens, EXPECTED_TOKENS) + 16
-        )  # batches are padded a little
+        expected = min(config.max_tokens, EXPECTED_TOKENS) + 16  # batches are padded a little
+        self.positions = Positions(dim, scale, expected)
         self.sat = SegmentAwareTransformer(dim, config.heads, config.layer_bits) if config.sat else None
-        layers = (TransformerLayer(dim, config.heads, config.layer_bits) for _ in range(config.layers - 1))
-        self.layers = nn.ModuleList(layers)
+        further = (TransformerLayer(dim, config.heads, config.layer_bits) for _ in range(config.layers - 1))
+        self.layers = nn.ModuleList(further)
         self.dropout = nn.Dropout(config.dropout)
         self.load_layers(saved)
 
@@ -151,7 +150,6 @@ class PoolingModel(AdePreTrainedModel):
         self.dropout = nn.Dropout(config.dropout if self.kind == CLASSIFIER else 0.0)
         self.head = linear(dim, config.outputs, config.layer_bits)
         self.lexicon = LexiconLayer(saved.lexicon) if saved.lexicon is not None else None
-        self.keep_class_weights()
         self.load_layers(saved)
 
     def pooled(self, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -208,10 +206,10 @@ class AdeForSequenceClassification(PoolingModel):
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.settings.problem == REGRESSION:
             return F.mse_loss(logits.view_as(labels), labels.to(logits.dtype))
-        weight = self.class_weights()
         if self.settings.problem == MULTI:
-            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), pos_weight=weight)
-        return F.cross_entropy(logits, labels, weight)
+            labels = labels.to(logits.dtype)
+            return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=self.class_weights)
+        return F.cross_entropy(logits, labels, self.class_weights)
 
 
 @dataclass
@@ -253,7 +251,6 @@ class AdeForTokenClassification(AdePreTrainedModel):
         self.ade = AdeModel(saved)
         self.dropout = nn.Dropout(saved.config.dropout)
         self.head = linear(saved.table.dim, saved.config.outputs, saved.config.layer_bits)
-        self.keep_class_weights()
         self.load_layers(saved)
 
     def forward(
@@ -265,11 +262,15 @@ class AdeForTokenClassification(AdePreTrainedModel):
             return TokenClassifierOutput(logits=logits)
 
         flat, target = logits.float().flatten(0, 1), labels.flatten()  # (B L, C), (B L,)
-        weight, labelled = self.class_weights(), target >= 0
+        weight, labelled = self.class_weights, target >= 0
         total = F.cross_entropy(flat, target, weight, reduction="sum")
         counted = labelled.sum() if weight is None else (weight[target.clamp(min=0)] * labelled).sum()
         loss = total / counted.clamp(min=1e-6)  # 0, not NaN, where no token has a label
         return TokenClassifierOutput(loss=loss, logits=logits)
+
+    def token_scores(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return equal weights (B, L) and the scores (B, L, C) of tokens."""
+        return mask / mask.sum(1, keepdim=True), self(ids, mask).logits
 
 
 TorchModel = AdeForSequenceClassification | AdeForSentenceEmbedding | AdeForTokenClassification

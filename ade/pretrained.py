@@ -32,14 +32,17 @@ class AdePreTrainedModel(PreTrainedModel):
     accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it where it accumulates gradients
     kind = ""  # of `ade.configuration.KINDS`; empty for the model without a head
     lexicon: LexiconLayer | None
+    class_weights: Tensor | None
 
     def __init__(self, saved: Saved) -> None:
         if not isinstance(saved, Saved):
             raise InputError(f"{type(self).__name__} is made of a saved model: use from_pretrained")
-        super().__init__(AdeConfig.of(saved.config, saved.table.vocabulary, saved.table.dim))
+        super().__init__(AdeConfig(**saved.config.as_json(saved.table.vocabulary, saved.table.dim, {})))
         self.settings, self.tokenizer = saved.config, saved.tokenizer
         self.lexicon = None  # set here: a value of the class would hide the layer
         self.saved_lexicon = saved.lexicon  # never trained; the model without a head saves it again
+        weights = saved.config.class_weights  # of each class in the loss; None where all are alike
+        self.register_buffer("class_weights", None if weights is None else torch.tensor(weights), persistent=False)
 
     @torch.no_grad()
     def load_layers(self, saved: Saved) -> None:
@@ -100,15 +103,6 @@ class AdePreTrainedModel(PreTrainedModel):
         """Upload the model folder to the Hugging Face hub."""
         return self.to_saved().push_to_hub(repo_id, bool(given.get("private")), given.get("token"))
 
-    def class_weights(self) -> Tensor | None:
-        """Return the weight of each class in the loss; None where all are alike."""
-        return self.get_buffer("_class_weights") if hasattr(self, "_class_weights") else None
-
-    def keep_class_weights(self) -> None:
-        """Make a buffer of the class weights of the settings, so that they are on the model's device."""
-        if self.settings.class_weights is not None:
-            self.register_buffer("_class_weights", torch.tensor(self.settings.class_weights), persistent=False)
-
     def _init_weights(self, module: torch.nn.Module) -> None:
         """Leave the weights as they are: they are copied from what was read."""
 
@@ -122,19 +116,9 @@ def with_head(saved: Saved, kind: str, wanted: Mapping[str, Any]) -> Saved:
     if count is not None and count != len(labels):
         labels = tuple(f"LABEL_{i}" for i in range(count))
     problem = wanted.get("problem_type") or (config.problem if len(labels) == len(config.labels) else None)
-    if (kind, labels, problem) == (config.kind, config.labels, config.problem):
-        return saved
+    if (kind, len(labels), problem) == (config.kind, len(config.labels), config.problem):
+        return replace(saved, config=replace(config, labels=labels))
     if not labels:
         raise InputError(f"a head needs labels: give num_labels or id2label, the folder holds {config.kind}")
-
-    chosen: dict[str, Any] = {"kind": kind, "labels": labels, "problem": problem}
-    if kind == config.kind and len(labels) == len(config.labels) and problem == config.problem:
-        return replace(saved, config=replace(config, **chosen))
-    untrained: dict[str, Any] = {
-        "label_type": "str",
-        "mean": 0.0,
-        "deviation": 1.0,
-        "class_weights": None,
-        "metadata": {},
-    }
-    return new_model(saved, replace(config, **chosen, **untrained))
+    untrained = replace(config, label_type="str", mean=0.0, deviation=1.0, class_weights=None, metadata={})
+    return new_model(saved, replace(untrained, kind=kind, labels=labels, problem=problem))

@@ -1,5 +1,6 @@
 """The backends that need torch: a model's own forward pass, and Triton kernels on a GPU."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ade.configuration import TAGGER
 from ade.data.batches import padded_batches
 from ade.data.tokens import Ragged
 from ade.embedding import LexiconLayer
@@ -43,34 +43,32 @@ class TorchBackend:
         self.model = model.eval()
 
     def scores(self, texts: Ragged) -> np.ndarray:
-        """Return the score of every label for each text, the lexicon's added: (n, C)."""
-        return forward_scores(self.model, texts)
+        """Return the score of every label for each text, the lexicon's added: (n, C). Of an encoder the vectors."""
+        return self._of_each(texts, lambda ids, mask: self.model(ids, mask)[0], self.model.settings.outputs)
 
-    @torch.inference_mode()
     def vectors(self, texts: Ragged) -> np.ndarray:
         """Return the pooled vector of each text, which the head reads: (n, d)."""
         texts = texts.first(self.model.settings.max_tokens)
-        vectors = np.empty((len(texts), self.model.head.in_features), np.float32)
+        return self._of_each(texts, self.model.pooled, self.model.head.in_features)
+
+    @torch.inference_mode()
+    def _of_each(self, texts: Ragged, compute: Callable[[Tensor, Tensor], Tensor], width: int) -> np.ndarray:
+        values = torch.empty(len(texts), width, device=self.model.device)
         for rows, ids, mask in padded_batches(texts, self.model.device):
-            vectors[rows] = self.model.pooled(ids, mask).float().cpu().numpy()
-        return vectors
+            values[torch.from_numpy(rows).to(self.model.device)] = compute(ids, mask).float()
+        return values.cpu().numpy()
 
     @torch.inference_mode()
     def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
         """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
-        settings = self.model.settings
-        texts = texts.first(settings.max_tokens)
+        texts = texts.first(self.model.settings.max_tokens)
         weights = np.empty(len(texts.ids), np.float32)
-        scores = np.empty((len(texts.ids), settings.outputs), np.float32)
+        scores = np.empty((len(texts.ids), self.model.settings.outputs), np.float32)
         for rows, ids, mask in padded_batches(texts, self.model.device):
             real = mask.cpu().numpy()
             place = (texts.offsets[rows][:, None] + np.arange(real.shape[1]))[real]
-            if settings.kind == TAGGER:
-                weights[place] = (real / real.sum(1, keepdims=True))[real]
-                scores[place] = self.model(ids, mask).logits.float().cpu().numpy()[real]
-            else:
-                of_batch = self.model.token_scores(ids, mask)  # (B, L), (B, L, C)
-                weights[place], scores[place] = (each.float().cpu().numpy()[real] for each in of_batch)
+            of_batch = self.model.token_scores(ids, mask)  # (B, L), (B, L, C)
+            weights[place], scores[place] = (each.float().cpu().numpy()[real] for each in of_batch)
         return weights, scores
 
 
@@ -95,14 +93,3 @@ class TritonBackend:
     def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
         """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
         return self._torch.token_scores(texts)
-
-
-@torch.inference_mode()
-def forward_scores(model: TorchModel, texts: Ragged) -> np.ndarray:
-    """Return the scores or vectors (n, C) of texts by a model's forward pass; puts it in evaluation mode."""
-    model.eval()
-    scores = torch.empty(len(texts), model.settings.outputs, device=model.device)
-    for rows, ids, mask in padded_batches(texts, model.device):
-        of_batch: Tensor = model(ids, mask)[0]
-        scores[torch.from_numpy(rows).to(model.device)] = of_batch.float()
-    return scores.cpu().numpy()

@@ -18,7 +18,7 @@ from ade.configuration import CLASSIFIER, ENCODER, TAGGER
 from ade.data.tokens import Ragged
 from ade.folder import Saved
 from ade.model import model_of
-from ade.torch_backends import TorchBackend, TritonBackend, forward_scores, torch_backend
+from ade.torch_backends import TorchBackend, TritonBackend, torch_backend
 from tests.conftest import ragged_codebook
 from tests.models import coded_table, off, oracle, packed_codebook, random_model, random_texts
 
@@ -153,7 +153,7 @@ def test_numpy_runs_all_on_a_cpu_and_torch_attention_over_anchors_where_it_is_in
 def test_a_forward_pass_is_in_evaluation_mode():
     model = model_of(random_model(dropout=0.5, token_dropout=0.9)).train()
     texts = random_texts([5, 9], 18)
-    assert np.array_equal(forward_scores(model, texts), forward_scores(model, texts))
+    assert np.array_equal(TorchBackend(model).scores(texts), TorchBackend(model).scores(texts))
     assert not model.training
 
 
@@ -163,7 +163,7 @@ def test_a_model_that_is_trained_predicts_as_what_it_is_saved_as(attend, kind, b
     """The forward pass rounds as packing will; but for the grid of the tokens' scales, which LayerNorm hides."""
     saved = random_model(packed_codebook(), attend=attend, kind=kind, layer_bits=bits)
     texts = random_texts([5, 1, 18, 7], 19)
-    trained, stored = forward_scores(model_of(saved), texts), backend_for(saved.rounded()).scores(texts)
+    trained, stored = TorchBackend(model_of(saved)).scores(texts), backend_for(saved.rounded()).scores(texts)
     if kind == ENCODER:
         stored = stored / np.linalg.norm(stored, axis=1, keepdims=True)
     assert off(trained, stored) < (0.02 if attend == "anchors" else 2e-3)

@@ -11,7 +11,7 @@ import pytest
 from ade.data.tokens import tokenize
 from ade.folder import Saved
 from ade.model import model_of
-from ade.torch_backends import forward_scores
+from ade.torch_backends import TorchBackend
 from ade.trained_model import unit
 from tests.frozen.cases import CASES, COMPRESSED, TEXTS
 from tests.frozen.models import ARRAYS, OTHERS, observe, observe_compressed, write, write_compressed
@@ -72,7 +72,7 @@ def test_a_model_is_as_it_was_frozen(name, arrays, others, tmp_path):
 def test_the_forward_pass_gives_what_is_frozen(name, arrays, tmp_path):
     write(CASES[name], tmp_path / "model")
     saved = Saved.read(tmp_path / "model")
-    scores = forward_scores(model_of(saved), tokenize(saved.tokenizer, TEXTS, saved.config.max_tokens))
+    scores = TorchBackend(model_of(saved)).scores(tokenize(saved.tokenizer, TEXTS, saved.config.max_tokens))
     vectors = CASES[name].task == "vectors"
     assert_near(unit(scores) if vectors else scores, arrays[f"{name}/{'vectors' if vectors else 'scores'}"])
 

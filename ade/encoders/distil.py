@@ -30,7 +30,7 @@ from ade.model import TorchModel
 from ade.progress import Report, shown
 from ade.settings import Architecture, EncoderSettings, TrainingSettings, parse_size
 from ade.teachers import Teacher, load_teacher
-from ade.torch_backends import forward_scores
+from ade.torch_backends import TorchBackend
 from ade.trained_model import Encoder, unit
 from ade.training.checkpoints import Existing, claimed
 from ade.training.loop import check_one_process, fit_task
@@ -155,7 +155,7 @@ class EncoderTask:
 
     def validate(self, model: TorchModel) -> dict[str, Any]:
         """Return the mean cosine of the validation texts' vectors with those of the teacher."""
-        return {"cosine": float((forward_scores(model, self.dev_texts) * self.dev_vectors).sum(1).mean())}
+        return {"cosine": float((TorchBackend(model).scores(self.dev_texts) * self.dev_vectors).sum(1).mean())}
 
     def finish(self, trained: Saved, settings: TrainingSettings, report: Report) -> Saved:
         """Return the model as it is stored, with its cosine on the validation texts."""

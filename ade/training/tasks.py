@@ -23,7 +23,7 @@ from ade.folder import Saved
 from ade.model import TorchModel
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings, parse_size
-from ade.torch_backends import TorchBackend, forward_scores
+from ade.torch_backends import TorchBackend
 from ade.training.lexicon_fit import FittedLexicon, Objective, Validation, fit_lexicon
 from ade.training.schedule import fit_to_data
 from ade.training.start import config_for, untrained
@@ -103,7 +103,7 @@ class TextTask(_LabelTask):
 
     def validate(self, model: TorchModel) -> dict[str, Any]:
         """Return metrics of a model on the validation rows."""
-        scores = forward_scores(model, self.dev_texts) * self.deviation + self.mean
+        scores = TorchBackend(model).scores(self.dev_texts) * self.deviation + self.mean
         return evaluate_scores(self.dev, scores, self.dev.names).as_dict()
 
     def finish(self, trained: Saved, settings: TrainingSettings, report: Report) -> Saved:
