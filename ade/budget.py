@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.codebook import Codebook, pairs_of
+from ade.codebook import Codebook, codebook_of
 from ade.codebook import rounded as rounded_table
 from ade.devices import resolve_device
 from ade.embedding import rounded
@@ -268,4 +268,4 @@ def _assemble(
         counts.numpy(),
         replace(packing, fine=len(tokens_8)),
     )
-    return pairs_of(rounded_table(book))
+    return codebook_of(rounded_table(book))

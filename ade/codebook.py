@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,29 +18,10 @@ from ade.errors import InputError
 from ade.packing.format import PackedSizes, Packing, Pairs, check_arrays, check_finite, pack, unpack
 
 BLOCK = 4096  # rows composed at once
-NO_PAIRS = "the table of this model is coded: it has no anchors, and its tokens no weights"
 ITEMSIZE = {"uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 ENTRIES = 256  # of a book: an index is a byte
 WHOLE = 15  # the depth of an exact row
 Stored = tuple[dict[str, Any], dict[str, np.ndarray]]  # sizes, ready for JSON, and arrays by name
-
-
-class Table(Protocol):
-    """What a model has its tokens' rows from."""
-
-    @property
-    def vocabulary(self) -> int:
-        """N, the number of tokens."""
-
-    @property
-    def dim(self) -> int:
-        """d, the width of a row."""
-
-    def rows(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of tokens (n,): (n, d) float32."""
-
-    def stored(self) -> Stored:
-        """Return sizes and arrays as they are stored; `read_table` is the inverse."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +239,10 @@ class CodedTable:
         return {"kind": "coded", **asdict(self.shape)}, self.arrays
 
 
-def read_table(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Codebook | CodedTable:
+Table = Codebook | CodedTable
+
+
+def read_table(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Table:
     """Return the table that `stored` gave; raises `InputError` for damaged sizes or arrays."""
     sizes = dict(sizes)
     kind = sizes.pop("kind", None)
@@ -275,13 +259,13 @@ def read_table(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Co
     raise InputError(f"a kind of table that this version does not know: {kind!r}")
 
 
-def rounded(table: Codebook | CodedTable) -> Codebook | CodedTable:
+def rounded(table: Table) -> Table:
     """Return the table as it will be read back: with its values rounded, where it is packed."""
     return read_table(*table.stored())
 
 
-def pairs_of(table: Table) -> Codebook:
+def codebook_of(table: Table) -> Codebook:
     """Return a table that has anchors and pairs; raises `InputError` for a coded one, which has none."""
     if not isinstance(table, Codebook):
-        raise InputError(NO_PAIRS)
+        raise InputError("the table of this model is coded: it has no anchors, and its tokens no weights")
     return table

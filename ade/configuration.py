@@ -1,6 +1,5 @@
 """Config: what a model is apart from its arrays, as `config.json` has it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -25,19 +24,21 @@ INSTEAD = {  # what to do with a folder of the first kind where the second is ne
     (CLASSIFIER, ENCODER): ", as 'ade distill-encoder' makes it",
     (TAGGER, ENCODER): ", as 'ade distill-encoder' makes it",
 }
-ATTEND, POSITIONS, POOLING = ("tokens", "anchors"), ("grouped", "each", "none"), ("attention", "mean")
-LABEL_TYPES = ("str", "int", "float", "bool")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "kind": tuple(KINDS),
-    "attend": ATTEND,
-    "positions": POSITIONS,
-    "pooling": POOLING,
-    "label_type": LABEL_TYPES,
+    "attend": ("tokens", "anchors"),
+    "positions": ("grouped", "each", "none"),
+    "pooling": ("attention", "mean"),
+    "label_type": ("str", "int", "float", "bool"),
     "problem": (None, *PROBLEMS.values()),
     "layer_bits": (0, 4, 8, 16),
 }
 MAX_SIZE = 1 << 24  # of vectors, heads, texts: far beyond any model
-MAX_LAYERS = 24
+WHOLE = {"heads": (1, MAX_SIZE), "max_tokens": (1, MAX_SIZE), "layers": (1, 24), "output_size": (0, MAX_SIZE)}
+NUMBERS = {
+    "dropout": (0, 1), "token_dropout": (0, 1), "position_scale": (0, 1e6), "deviation": (0, 1e300),
+    "mean": (-1e300, 1e300),
+}  # fmt: skip
 FEED_FORWARD = 4  # width of a feed-forward block, in widths of the model
 EPSILON = 1e-5  # of LayerNorm
 
@@ -72,12 +73,13 @@ class Config:
             if getattr(self, name) not in allowed:
                 names = ", ".join(map(str, filter(None, allowed)))
                 raise InputError(f"{name} must be one of {names}, not '{getattr(self, name)}'")
-        for name, largest in (("heads", MAX_SIZE), ("max_tokens", MAX_SIZE), ("layers", MAX_LAYERS)):
-            _check_whole(name, getattr(self, name), 1, largest)
-        _check_whole("output_size", self.output_size, int(self.kind == ENCODER), MAX_SIZE)
-        for name, most in (("dropout", 1.0), ("token_dropout", 1.0), ("position_scale", 1e6), ("deviation", 1e300)):
-            _check_number(name, getattr(self, name), 0.0, most)
-        _check_number("mean", self.mean, -1e300, 1e300)
+        for name, (least, most) in {**WHOLE, **NUMBERS}.items():
+            least = 1 if name == "output_size" and self.kind == ENCODER else least
+            given, whole = getattr(self, name), name in WHOLE
+            number = isinstance(given, int if whole else int | float) and not isinstance(given, bool)
+            if not number or not least <= given <= most:  # NaN is in no range
+                what = f"a {'whole ' if whole else ''}number from {least:,.9g} to {most:,.9g}"
+                raise InputError(f"{name} must be {what}, not {given!r}")
         if not isinstance(self.sat, bool):
             raise InputError(f"sat must be true or false, not {self.sat!r}")
         if self.layers > 1 and (not self.sat or self.attend == "anchors"):
@@ -174,14 +176,3 @@ def check_kind(source: object, kind: str, wanted: str) -> None:
 def default_heads(dim: int) -> int:
     """Return the number of heads: of width 64 where it divides `dim`, else of the largest smaller width that does."""
     return next((dim // width for width in range(min(64, dim), 0, -1) if dim % width == 0), 1)
-
-
-def _check_whole(name: str, given: Any, least: int, most: int) -> None:
-    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
-        raise InputError(f"{name} must be a whole number from {least:,} to {most:,}, not {given!r}")
-
-
-def _check_number(name: str, given: Any, least: float, most: float) -> None:
-    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
-    if not number or not least <= given <= most:
-        raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {given!r}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ade.codebook import Codebook, CodedTable
+from ade.codebook import Codebook, Table
 from ade.coded_layer import PackedTable, TrainableTable
 from ade.lexicon import Lexicon
 from ade.plain import sinusoidal
@@ -20,7 +20,7 @@ from ade.plain import sinusoidal
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
 
 
-def table_layer(table: Codebook | CodedTable) -> "AnchorEmbedding | TrainableTable":
+def table_layer(table: Table) -> "AnchorEmbedding | TrainableTable":
     """Return a table as a layer whose values can be trained; the codes of a coded one stay."""
     if isinstance(table, Codebook):
         return AnchorEmbedding(table)

@@ -154,29 +154,11 @@ class Explanation:
             "label": self.label,
             "labels": list(self.names),
             "probabilities": self.probabilities,
-            "scores": _rounded(self.scores),
-            "bias": _rounded(self.bias),
-            "lexicon_bias": _rounded(self.lexicon_bias),
-            "words": [
-                {
-                    "text": word.text,
-                    "start": word.start,
-                    "end": word.end,
-                    "tokens": list(word.tokens),
-                    "pooling_weight": round(word.pooling_weight, DECIMALS),
-                    "pooled": _rounded(word.pooled),
-                    "lexicon": _rounded(word.lexicon),
-                }
-                for word in self.words
-            ],
-            "ngrams": [
-                {
-                    "text": ngram.text,
-                    "spans": [list(span) for span in ngram.spans],
-                    "contributions": _rounded(ngram.contributions),
-                }
-                for ngram in self.ngrams
-            ],
+            "scores": _plain(self.scores),
+            "bias": _plain(self.bias),
+            "lexicon_bias": _plain(self.lexicon_bias),
+            "words": [_plain(vars(word)) for word in self.words],
+            "ngrams": [_plain(vars(ngram)) for ngram in self.ngrams],
         }
 
     def _index(self, label: Label | None) -> int:
@@ -187,8 +169,15 @@ class Explanation:
         return self.names.index(label)
 
 
-def _rounded(values: np.ndarray) -> list[float]:
-    return values.round(DECIMALS).tolist()
+def _plain(value: Any) -> Any:
+    """Return arrays, numbers and their tuples and dictionaries as JSON has them."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return round(value, DECIMALS)
+    return value.round(DECIMALS).tolist() if isinstance(value, np.ndarray) else value
 
 
 def explain_text(text: str, tokens: Tokens, weights: np.ndarray, scores: np.ndarray, saved: Saved) -> Explanation:
@@ -200,26 +189,16 @@ def explain_text(text: str, tokens: Tokens, weights: np.ndarray, scores: np.ndar
     config, lexicon = saved.config, saved.lexicon
     bias = saved.layers["head.bias"].astype(np.float64) * config.deviation + config.mean  # (C,)
     beyond = len(tokens.ids) - len(weights)
-    weights = weights.astype(np.float64)
-    contributions = weights[:, None] * (scores.astype(np.float64) - bias)
-    pooled = np.pad(contributions, ((0, beyond), (0, 0)))  # (L, C)
-    weights = np.pad(weights, (0, beyond))  # (L,)
+    weights = np.pad(weights.astype(np.float64), (0, beyond))  # (L,)
+    pooled = weights[:, None] * (np.pad(scores.astype(np.float64), ((0, beyond), (0, 0))) - bias)  # (L, C)
     ngrams, parts = _ngrams(text, tokens, lexicon, config.outputs)
 
     words = []
     for pieces in group_pieces(text, tokens.spellings, tokens.spans):
         own = pieces.tokens
-        words.append(
-            Word(
-                text=text[pieces.start : pieces.end] or tokens.spellings[own[-1]],
-                start=pieces.start,
-                end=pieces.end,
-                tokens=tuple(own),
-                pooling_weight=float(weights[own].sum()),
-                pooled=pooled[own].sum(0),
-                lexicon=parts[own].sum(0),
-            )
-        )
+        name = text[pieces.start : pieces.end] or tokens.spellings[own[-1]]
+        numbers = float(weights[own].sum()), pooled[own].sum(0), parts[own].sum(0)
+        words.append(Word(name, pieces.start, pieces.end, tuple(own), *numbers))
     lexicon_bias = np.zeros(config.outputs) if lexicon is None else lexicon.bias.astype(np.float64)
     return Explanation(text, config, tuple(words), ngrams, bias, lexicon_bias)
 
@@ -230,13 +209,14 @@ def _ngrams(text: str, tokens: Tokens, lexicon: Lexicon | None, labels: int) -> 
     The contribution of an n-gram is divided equally among its occurrences, and there among its tokens.
     """
     parts = np.zeros((len(tokens.ids), labels))
-    found = []
-    for length, places, contributions in [] if lexicon is None else lexicon.contributions(tokens.ids):
+    entries = [] if lexicon is None else lexicon.contributions(tokens.ids)
+    ngrams = []
+    for length, places, contributions in sorted(entries, key=lambda entry: entry[1][0]):
         spans = [(tokens.spans[at][0], tokens.spans[at + length - 1][1]) for at in places]
-        found.append((places[0], Ngram(_name(text, tokens, places[0], length), tuple(spans), contributions)))
+        ngrams.append(Ngram(_name(text, tokens, places[0], length), tuple(spans), contributions))
         for at in places:
             parts[at : at + length] += contributions / (len(places) * length)
-    return tuple(ngram for _, ngram in sorted(found, key=lambda each: each[0])), parts
+    return tuple(ngrams), parts
 
 
 def _name(text: str, tokens: Tokens, at: int, length: int) -> str:

@@ -16,7 +16,7 @@ from safetensors import deserialize
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from ade.codebook import Codebook, CodedTable, read_table, rounded
+from ade.codebook import Codebook, Table, read_table, rounded
 from ade.configuration import CODEBOOK, Config, check_kind, config_from_json
 from ade.errors import InputError, first_line
 from ade.files import MARKER, model_folder, new_file, new_folder, reading_model
@@ -41,7 +41,7 @@ class Saved:
 
     config: Config
     tokenizer: Tokenizer
-    table: Codebook | CodedTable
+    table: Table
     layers: Mapping[str, np.ndarray]  # by the names of `Config.layer_shapes`
     lexicon: Lexicon | None = None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ade.codebook import Codebook, CodedTable
+from ade.codebook import Codebook, Table
 from ade.configuration import CODEBOOK, ENCODER, TAGGER, Config
 from ade.data.problems import MULTI, REGRESSION
 
@@ -31,7 +31,7 @@ USAGE = {
 TASKS = {TAGGER: TAGGING, ENCODER: SIMILARITY}  # all others classify
 
 
-def card(config: Config, table: Codebook | CodedTable, nbytes: int) -> str:
+def card(config: Config, table: Table, nbytes: int) -> str:
     """Return the model card, for a folder of which prediction reads `nbytes` bytes."""
     metadata, kind = config.metadata, TASKS.get(config.kind, CLASSIFICATION)
     codebook = config.kind == CODEBOOK

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from ade.codebook import Codebook, CodedTable
+from ade.codebook import Table
 from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.errors import InputError, first_line
 from ade.files import OWN_MODELS, kind_of, looks_like_hub_name
@@ -53,7 +53,7 @@ class Teacher:
         """Return the teacher with some of its rows, and the tokenizer whose ids they are."""
         return Teacher(self.name, self.table[torch.from_numpy(rows)], tokenizer, self.license)
 
-    def as_saved(self, table: Codebook | CodedTable, **metadata: Any) -> Saved:
+    def as_saved(self, table: Table, **metadata: Any) -> Saved:
         """Return a table that was distilled from this teacher, as a folder has it."""
         config = Config(kind=CODEBOOK, metadata={**self.about, **metadata})
         return Saved(config, self.tokenizer, table, {})

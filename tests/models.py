@@ -7,7 +7,7 @@ import numpy as np
 
 from ade import plain
 from ade.backends import plain_model
-from ade.codebook import Codebook, CodedTable, Stage, TableShape
+from ade.codebook import Codebook, CodedTable, Stage, Table, TableShape
 from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.data.tokens import Ragged
 from ade.folder import Saved, new_layers
@@ -66,7 +66,7 @@ def random_lexicon(vocabulary: int, labels: int, seed: int = 0) -> Lexicon:
 
 
 def random_model(
-    table: Codebook | CodedTable | None = None,
+    table: Table | None = None,
     labels: int = 3,
     lexicon: bool = False,
     scale: float = 0.3,
@@ -85,7 +85,7 @@ def random_model(
     return replace(saved, lexicon=random_lexicon(table.vocabulary, labels)) if lexicon else saved
 
 
-def codebook_folder(book: Codebook | CodedTable) -> Saved:
+def codebook_folder(book: Table) -> Saved:
     """A table as a folder of its own."""
     return Saved(Config(kind=CODEBOOK), word_tokenizer([f"w{i}" for i in range(book.vocabulary - 2)]), book, {})
 

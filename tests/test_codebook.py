@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.codebook import Codebook, CodedTable, Stage, TableShape, pairs_of, read_table, rounded
+from ade.codebook import Codebook, CodedTable, Stage, TableShape, codebook_of, read_table, rounded
 from ade.errors import InputError
 from tests.conftest import ragged_codebook
 from tests.models import CODED, coded_table, packed_codebook
@@ -113,10 +113,10 @@ def test_damaged_sizes_and_arrays_are_refused(table):
     with pytest.raises(InputError, match="a kind of table that this version does not know: 'tree'"):
         read_table({**sizes, "kind": "tree"}, arrays)
     if sizes["kind"] != "coded":
-        assert pairs_of(table) is table
+        assert codebook_of(table) is table
         return
     with pytest.raises(InputError, match="the table of this model is coded: it has no anchors"):
-        pairs_of(table)
+        codebook_of(table)
 
 
 @st.composite

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from ade.codebook import Codebook, pairs_of
+from ade.codebook import Codebook, codebook_of
 from ade.configuration import CODEBOOK
 from ade.data.tokens import SPACE_MARKS, encode_batch
 from ade.errors import InputError
@@ -57,7 +57,7 @@ class WordTable:
     @classmethod
     def of(cls, saved: Saved) -> "WordTable":
         """Rescale the codebook of a model or of a codebook's folder; raises `InputError` where there are no anchors."""
-        book = pairs_of(saved.table)
+        book = codebook_of(saved.table)
         norms = np.maximum(np.linalg.norm(book.anchors, axis=1), 1e-6)  # (K,)
         weights = book.weights * norms[book.indices]
         if saved.config.kind != CODEBOOK:  # the rows of a model have unit variance, those of a codebook norm one
@@ -129,7 +129,7 @@ def count_parameters(saved: Saved) -> dict[str, int]:
     for name, array in saved.layers.items():
         if part := parts.get(name.split(".")[0]):
             counts[part] = counts.get(part, 0) + array.size
-    book = pairs_of(saved.table)
+    book = codebook_of(saved.table)
     return {**counts, "total": sum(counts.values()), "anchors": book.anchors.size, "pairs": book.weights.size}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ade.codebook import pairs_of
+from ade.codebook import codebook_of
 from ade.configuration import ENCODER
 from ade.trained_model import Encoder
 from tests.conftest import topic_texts, untrained
@@ -150,7 +150,7 @@ def test_words_of_an_encoder_have_anchors(ade, folder, codebook):
     status, out, _ = ade("inspect", folder, "bank", "comet", "--json")
     assert status == 0
     for word in json.loads(out)["words"]:
-        anchors, weights = pairs_of(codebook.table).pairs_of(codebook.tokenizer.token_to_id(word["word"]))
+        anchors, weights = codebook_of(codebook.table).pairs_of(codebook.tokenizer.token_to_id(word["word"]))
         assert {use["anchor"] for use in word["anchors"]} == set(np.asarray(anchors).tolist())
         expected = np.sort(np.abs(weights))[::-1]  # a model scales those of a token alike
         found = np.abs([use["weight"] for use in word["anchors"]])

@@ -95,11 +95,11 @@ def test_weights_are_kept_while_they_are_about_as_good_as_the_best(errors, kept,
     """A run ends after PATIENCE validations without such weights; it is validated every 3 of 60 steps."""
     numbers, steps, weights = iter(errors), [], {}
 
-    def scores(model, texts):
-        weights[len(weights) * 3 + 3] = model.head.weight.detach().clone()
+    def scores(backend, texts):
+        weights[len(weights) * 3 + 3] = backend.model.head.weight.detach().clone()
         return np.eye(3)[(topics.labels + (np.arange(len(texts)) < next(numbers))) % 3]
 
-    monkeypatch.setattr(tasks, "forward_scores", scores)
+    monkeypatch.setattr(tasks.TorchBackend, "scores", scores)
     saved = fit_model(codebook, topics, topics, QUICK, report=lambda stage, done, *_: steps.append(done))
     assert steps[-1] == min(60, kept + 3 * loop.PATIENCE)
     np.testing.assert_array_equal(saved.layers["head.weight"], weights[kept].numpy())
