@@ -7,7 +7,7 @@ imported first.
 
 import importlib
 import sys
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -116,7 +116,7 @@ def __dir__() -> list[str]:
     return sorted([*_MODULE_OF, "__version__"])
 
 
-class _ImportAfter(MetaPathFinder, Loader):
+class _ImportAfter(MetaPathFinder):
     """An import hook: imports the module `ours` as soon as the module `awaited` has been imported.
 
     Config, models and the quantization method are registered with transformers, which takes importing transformers and
@@ -126,23 +126,22 @@ class _ImportAfter(MetaPathFinder, Loader):
 
     def __init__(self, awaited: str, ours: str) -> None:
         self.awaited, self.ours = awaited, ours
-        self.loader: Any = None
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname != self.awaited:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
-        if spec is not None:
-            self.loader, spec.loader = spec.loader, self
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def execute_both(module: ModuleType) -> None:
+                execute(module)
+                importlib.import_module(self.ours)
+
+            loader.exec_module = execute_both
         return spec
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
-        importlib.import_module(self.ours)
 
 
 for _awaited, _ours in (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAX_MATRIX = 40  # labels of a confusion matrix that is still readable; of more, the largest entries are listed
 MAX_MISTAKES, MAX_CONFUSED, MAX_CHARS = 50, 40, 600
-BINS, SIDE, MARGIN = 10, 300, 44  # of the calibration curve: bins, and pixels
+BINS, SIDE, MARGIN, TOP = 10, 300, 44, 10  # of the calibration curve: bins, and pixels
 
 GREEN, RED = "30,140,70", "200,50,40"  # of right and wrong entries of the matrix
 STYLE = """
@@ -22,9 +22,9 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #8884; vertical-align: top; }
-th:first-child, td:first-child, .left { text-align: left; }
+th:first-child, td:first-child, .mistakes th, .mistakes td { text-align: left; }
 .matrix td { border: 1px solid #8882; } .wide { overflow-x: auto; }
-.text { text-align: left; white-space: pre-wrap; overflow-wrap: anywhere; }
+.mistakes td { white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { max-width: 100%; } svg text { fill: currentColor; font-size: 12px; }
 """
 
@@ -44,26 +44,31 @@ def report_page(title: str, result: "Evaluation", texts: Sequence[str], truth: n
     right, probability = result.predicted == truth, result.probability.astype(np.float64)
     bins = calibration(right, probability)
     error = sum(each.n * abs(each.probability - each.accuracy) for each in bins) / max(1, result.n)
+    rates = (result.accuracy, result.macro_f1, result.precision, result.recall, error)
+    labels = [(_text(each.label), *map(_percent, each[1:4]), f"{each.n:,}") for each in result.classes]
 
+    wrong = np.flatnonzero(~right)
+    worst = wrong[np.argsort(-probability[wrong], kind="stable")[:MAX_MISTAKES]].tolist()
+    mistakes = [
+        (_text(_shortened(texts[i])), _text(result.names[truth[i]]), _text(result.names[result.predicted[i]]),
+         f"{probability[i]:.4f}")
+        for i in worst
+    ]  # fmt: skip
+    overall = ("texts", "accuracy", "macro F1", "precision", "recall", "calibration error")
     parts = [
         f"<h1>{_text(title)}</h1>",
-        _table(
-            ("texts", "accuracy", "macro F1", "precision", "recall", "calibration error"),
-            [(f"{result.n:,}", *map(_percent, (result.accuracy, result.macro_f1, result.precision, result.recall,
-                                               error)))],
-        ),
+        _table(overall, [(f"{result.n:,}", *map(_percent, rates))]),
         "<h2>Labels</h2>",
-        _table(
-            ("label", "precision", "recall", "F1", "texts"),
-            [(_text(each.label), *map(_percent, each[1:4]), f"{each.n:,}") for each in result.classes],
-        ),
+        _table(("label", "precision", "recall", "F1", "texts"), labels),
         _confusion(result),
         "<h2>Calibration</h2>",
         "<p>Texts by the probability of their predicted label, and how many of these predictions are right. Below the "
         "dashed line the model is too sure. The calibration error is the mean distance from it.</p>",
         _curve(bins),
-        _mistakes(result, texts, truth),
-    ]  # fmt: skip
+        "<h2>Worst mistakes</h2>",
+        f"<p>{len(worst)} of {len(wrong):,} wrong predictions, the most probable first.</p>",
+        f'<div class="mistakes">{_table(("text", "label", "predicted", "probability"), mistakes)}</div>',
+    ]
     head = f'<meta charset="utf-8"><title>{_text(title)}</title><style>{STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
@@ -80,14 +85,12 @@ def _confusion(result: "Evaluation") -> str:
         rows = [(_text(a), _text(b), f"{n:,}", f"{of:,}") for a, b, n, of in result.confused(MAX_CONFUSED)]
         return "<h2>Most frequent confusions</h2>\n" + _table(("label", "predicted", "texts", "of"), rows)
 
-    matrix = result.confusion
-    totals = np.maximum(matrix.sum(1, keepdims=True), 1)
-    shares = matrix / totals
     lines = []
-    for name, counts, row in zip(result.names, matrix.tolist(), shares.tolist(), strict=True):
+    for name, counts in zip(result.names, result.confusion.tolist(), strict=True):
         cells = [
-            f'<td style="background:rgba({GREEN if name == other else RED},{0.75 * share:.2f})">{count:,}</td>'
-            for other, count, share in zip(result.names, counts, row, strict=True)
+            f'<td style="background:rgba({GREEN if name == other else RED},{0.75 * count / max(1, sum(counts)):.2f})">'
+            f"{count:,}</td>"
+            for other, count in zip(result.names, counts, strict=True)
         ]
         lines.append(f"<tr><th>{_text(name)}</th>{''.join(cells)}</tr>")
     head = "".join(f"<th>{_text(name)}</th>" for name in result.names)
@@ -99,50 +102,29 @@ def _confusion(result: "Evaluation") -> str:
 
 def _curve(bins: Sequence[Bin]) -> str:
     """The calibration curve as SVG; the area of a point grows with its number of texts."""
-    most = max((each.n for each in bins), default=1)
-
-    def x(value: float) -> float:
-        return MARGIN + SIDE * value
-
-    def y(value: float) -> float:
-        return 10 + SIDE * (1 - value)
-
-    points = " ".join(f"{x(each.probability):.1f},{y(each.accuracy):.1f}" for each in bins)
-    circles = "".join(
-        f'<circle cx="{x(each.probability):.1f}" cy="{y(each.accuracy):.1f}" r="{2 + 6 * (each.n / most) ** 0.5:.1f}" '
-        f'fill="#2a6fb0"><title>{each.n:,} texts, probability {each.probability:.3f}, right {each.accuracy:.3f}</title>'
-        "</circle>"
-        for each in bins
-    )
-    ticks = "".join(
-        f'<text x="{x(value):.0f}" y="{SIDE + 28}" text-anchor="middle">{value:g}</text>'
-        f'<text x="{MARGIN - 6}" y="{y(value) + 4:.0f}" text-anchor="end">{value:g}</text>'
-        for value in (0, 0.25, 0.5, 0.75, 1)
-    )
-    frame = f'<rect x="{MARGIN}" y="10" width="{SIDE}" height="{SIDE}" fill="none" stroke="#888"/>'
-    diagonal = f'<line x1="{x(0)}" y1="{y(0)}" x2="{x(1)}" y2="{y(1)}" stroke="#888" stroke-dasharray="5 4"/>'
-    curve = f'<polyline points="{points}" fill="none" stroke="#2a6fb0" stroke-width="2"/>'
-    names = f'<text x="{x(0.5)}" y="{SIDE + 46}" text-anchor="middle">probability; upwards: fraction right</text>'
-    width, height = SIDE + MARGIN + 20, SIDE + 56
-    label = 'role="img" aria-label="calibration curve"'
-    inside = frame + diagonal + curve + circles + ticks + names
-    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {label}>{inside}</svg>'
-
-
-def _mistakes(result: "Evaluation", texts: Sequence[str], truth: np.ndarray) -> str:
-    """The wrong predictions of the highest probability."""
-    assert result.predicted is not None
-    assert result.probability is not None
-    wrong = np.flatnonzero(result.predicted != truth)
-    worst = wrong[np.argsort(-result.probability[wrong], kind="stable")[:MAX_MISTAKES]].tolist()
-    rows = [
-        f'<tr><td class="text">{_text(_shortened(texts[i]))}</td><td class="left">{_text(result.names[truth[i]])}</td>'
-        f'<td class="left">{_text(result.names[result.predicted[i]])}</td><td>{result.probability[i]:.4f}</td></tr>'
-        for i in worst
+    width, height, most = SIDE + MARGIN + 20, SIDE + 56, max((each.n for each in bins), default=1)
+    left, right, bottom = MARGIN, MARGIN + SIDE, TOP + SIDE
+    parts = [
+        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
+        'aria-label="calibration curve">',
+        f'<rect x="{left}" y="{TOP}" width="{SIDE}" height="{SIDE}" fill="none" stroke="#888"/>',
+        f'<line x1="{left}" y1="{bottom}" x2="{right}" y2="{TOP}" stroke="#888" stroke-dasharray="5 4"/>',
     ]
-    head = '<tr><th>text</th><th class="left">label</th><th class="left">predicted</th><th>probability</th></tr>'
-    shown = f"{len(rows)} of {len(wrong):,} wrong predictions, the most probable first."
-    return f"<h2>Worst mistakes</h2>\n<p>{shown}</p>\n<table>{head}\n" + "\n".join(rows) + "</table>"
+    points = [(left + SIDE * each.probability, bottom - SIDE * each.accuracy) for each in bins]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#2a6fb0" stroke-width="2"/>')
+    for (x, y), each in zip(points, bins, strict=True):
+        said = f"{each.n:,} texts, probability {each.probability:.3f}, right {each.accuracy:.3f}"
+        radius = 2 + 6 * (each.n / most) ** 0.5
+        circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="#2a6fb0">'
+        parts.append(f"{circle}<title>{said}</title></circle>")
+    for value in (0, 0.25, 0.5, 0.75, 1):
+        x, y = left + SIDE * value, bottom - SIDE * value
+        parts.append(f'<text x="{x:.0f}" y="{bottom + 18}" text-anchor="middle">{value:g}</text>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{value:g}</text>')
+    names = "probability; upwards: fraction right"
+    parts.append(f'<text x="{left + SIDE // 2}" y="{bottom + 36}" text-anchor="middle">{names}</text></svg>')
+    return "".join(parts)
 
 
 def _shortened(text: str) -> str:

@@ -83,16 +83,18 @@ class Lexicon:
 
     def find(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct entries of each text and the number of the text of each, in the order of the texts."""
-        if len(self) == 0:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
         keys, text = keys_of(texts, self.vocabulary)
-        entry = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
-        known = self.keys[entry] == keys
+        entry, count = self._entries(keys), len(self)
 
         # Distinct (text, entry), sorted: as one number each.
-        combined = np.sort(text[known] * len(self) + entry[known])
-        combined = combined[np.flatnonzero(np.diff(combined, prepend=-1))]
-        return combined % len(self), combined // len(self)
+        combined = np.sort((text * count + entry)[entry < count])
+        combined = combined[np.flatnonzero(np.diff(combined, prepend=-1))]  # `np.unique` takes twice as long
+        return combined % max(1, count), combined // max(1, count)
+
+    def _entries(self, keys: np.ndarray) -> np.ndarray:
+        """Return the entry of each key, n where there is none."""
+        entry = np.searchsorted(self.keys, keys)
+        return np.where(np.append(self.keys, -1)[entry] == keys, entry, len(self))
 
     def added(self, texts: Ragged) -> np.ndarray:
         """Return what the lexicon adds to the scores of texts: (n, C)."""
@@ -108,12 +110,10 @@ class Lexicon:
     def contributions(self, ids: np.ndarray) -> list[tuple[int, list[int], np.ndarray]]:
         """Return length, positions and contribution (C,) of each entry of a text, which `added` adds to its bias."""
         keys, _ = keys_of(Ragged.of([ids]), self.vocabulary)
-        entry = np.minimum(np.searchsorted(self.keys, keys), max(0, len(self) - 1))
-        known = np.flatnonzero(self.keys[entry] == keys) if len(self) else np.empty(0, np.int64)
-
         places: dict[int, list[int]] = {}  # of the tokens first, then of the bigrams: as `keys_of` returns them
-        for i in known.tolist():
-            places.setdefault(int(entry[i]), []).append(i % len(ids))
+        for i, entry in enumerate(self._entries(keys).tolist()):
+            if entry < len(self):
+                places.setdefault(entry, []).append(i % len(ids))
         norm = np.sqrt((self.idf[list(places)].astype(np.float64) ** 2).sum())
         return [
             (1 if self.keys[one] < self.vocabulary else 2, at, self.scores[one].astype(np.float64) / norm)

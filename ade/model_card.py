@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from ade.codebook import Codebook, Table
-from ade.configuration import CODEBOOK, ENCODER, TAGGER, Config
+from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, Config
 from ade.data.problems import MULTI, REGRESSION
 
 CARD = "README.md"
@@ -22,51 +22,74 @@ METRICS = {  # our name of a metric -> the hub's
     "root_mean_square_error": "rmse", "r2": "r_squared",
 }  # fmt: skip
 MAX_LABELS = 40  # listed by name
-CLASSIFICATION, TAGGING, SIMILARITY = "text-classification", "token-classification", "sentence-similarity"  # the hub's
-USAGE = {
-    CLASSIFICATION: 'predict(["a text", "another"])',
-    TAGGING: 'predict(["a sentence of words"])',
-    SIMILARITY: 'encode(["a text", "another"]).shape',
+TASKS = {CLASSIFIER: "text-classification", TAGGER: "token-classification", ENCODER: "sentence-similarity"}  # the hub's
+CALLS = {
+    CLASSIFIER: 'predict(["a text", "another"])',
+    TAGGER: 'predict(["a sentence of words"])',
+    ENCODER: 'encode(["a text", "another"]).shape',
 }
-TASKS = {TAGGER: TAGGING, ENCODER: SIMILARITY}  # all others classify
+USAGE = """## How to use it
+
+`pip install ade-embeddings`, then with FOLDER a folder or this model's name on the hub:
+
+```python
+import ade  # registers the model with transformers
+
+print(ade.load("FOLDER").{call})
+```"""
+PIPELINE = """
+
+```python
+import ade
+from transformers import pipeline
+
+print(pipeline("{task}", "FOLDER")("a text"))
+```"""
 
 
 def card(config: Config, table: Table, nbytes: int) -> str:
     """Return the model card, for a folder of which prediction reads `nbytes` bytes."""
-    metadata, kind = config.metadata, TASKS.get(config.kind, CLASSIFICATION)
-    codebook = config.kind == CODEBOOK
-    shares = f"{len(table.anchors):,} anchors" if isinstance(table, Codebook) else f"{table.vocabulary:,} coded rows"
-    made_of = "a weighted sum of a few shared anchor vectors"
-    if not isinstance(table, Codebook):
-        made_of = "a sum of vectors put together from shared pieces"
-    last = "makes a vector" if config.kind == ENCODER else "predicts"
-    rest = "" if codebook else f", one attention layer weighs them by context, and a linear layer {last}"
-
-    lines = [f"- {_purpose(config)}"]
-    if config.labels and config.problem != REGRESSION:
-        listed = [*config.labels[:MAX_LABELS], *(["..."] if len(config.labels) > MAX_LABELS else [])]
-        lines.append(f"- Labels: {', '.join(listed)}")
-    lines.append(f"- Size: {nbytes:,} bytes, {shares} of width {table.dim}")
-    if metadata.get("teacher"):
-        what = "Encoder" if config.kind == ENCODER else "Embedding table"
-        stated = f"licence: {metadata['license']}" if metadata.get("license") else "licence not known: look it up"
-        lines.append(f"- {what} distilled from: {metadata['teacher']}, {stated}")
-    if metadata.get("data"):
-        rows = f", {metadata['rows']:,} rows" if metadata.get("rows") else ""
-        lines.append(f"- Trained on: {metadata['data']}{rows}")
-    if entries := (metadata.get("lexicon") or {}).get("entries"):
-        lines.append(f"- Lexicon: scores of {entries:,} n-grams are added to the model's")
-
+    title, about, usage = "An ADE codebook", "", ""
+    if config.kind != CODEBOOK:
+        title = f"ADE on {config.metadata.get('data') or 'unnamed'}"
+        last = "makes a vector" if config.kind == ENCODER else "predicts"
+        about = f", one attention layer weighs them by context, and a linear layer {last}"
+        usage = USAGE.format(call=CALLS[config.kind])
+        if config.kind != ENCODER:  # transformers has no pipeline for vectors of texts
+            usage += PIPELINE.format(task=TASKS[config.kind])
+    made_of = "a sum of vectors put together from shared pieces"
+    if isinstance(table, Codebook):
+        made_of = "a weighted sum of a few shared anchor vectors"
     parts = [
         f"---\n{card_data(config)}\n---",
-        f"# ADE on {metadata.get('data') or 'unnamed'}" if not codebook else "# An ADE codebook",
-        f"An Adaptive Dictionary Embeddings (ADE) model: every token is {made_of}{rest}.",
-        "\n".join(lines),
-        _metrics_table({split: metadata[split] for split in ("dev", "test") if metadata.get(split)}),
-        "" if codebook else _usage(kind),
+        f"# {title}",
+        f"An Adaptive Dictionary Embeddings (ADE) model: every token is {made_of}{about}.",
+        "\n".join(f"- {fact}" for fact in _facts(config, table, nbytes)),
+        _metrics_table({split: config.metadata[split] for split in ("dev", "test") if config.metadata.get(split)}),
+        usage,
         "Weights are safetensors; loading runs no code of this repository.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _facts(config: Config, table: Table, nbytes: int) -> list[str]:
+    metadata = config.metadata
+    facts = [_purpose(config)]
+    if config.labels and config.problem != REGRESSION:
+        listed = [*config.labels[:MAX_LABELS], *(["..."] if len(config.labels) > MAX_LABELS else [])]
+        facts.append(f"Labels: {', '.join(listed)}")
+    rows = f"{len(table.anchors):,} anchors" if isinstance(table, Codebook) else f"{table.vocabulary:,} coded rows"
+    facts.append(f"Size: {nbytes:,} bytes, {rows} of width {table.dim}")
+    if metadata.get("teacher"):
+        what = "Encoder" if config.kind == ENCODER else "Embedding table"
+        stated = f"licence: {metadata['license']}" if metadata.get("license") else "licence not known: look it up"
+        facts.append(f"{what} distilled from: {metadata['teacher']}, {stated}")
+    if metadata.get("data"):
+        rows = f", {metadata['rows']:,} rows" if metadata.get("rows") else ""
+        facts.append(f"Trained on: {metadata['data']}{rows}")
+    if entries := (metadata.get("lexicon") or {}).get("entries"):
+        facts.append(f"Lexicon: scores of {entries:,} n-grams are added to the model's")
+    return facts
 
 
 def _purpose(config: Config) -> str:
@@ -89,57 +112,31 @@ def _metrics_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
     return "## Metrics\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _usage(kind: str) -> str:
-    text = f"""## How to use it
-
-`pip install ade-embeddings`, then with FOLDER a folder or this model's name on the hub:
-
-```python
-import ade  # registers the model with transformers
-
-print(ade.load("FOLDER").{USAGE[kind]})
-```"""
-    if kind == SIMILARITY:
-        return text
-    return f"""{text}
-
-```python
-import ade
-from transformers import pipeline
-
-print(pipeline("{kind}", "FOLDER")("a text"))
-```"""
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def card_data(config: Config) -> ModelCardData:
     """Return the metadata of the card, which the hub reads."""
-    about, teacher = config.metadata, str(config.metadata.get("teacher") or "")
-    data = str(about.get("data") or "")
-    fields: dict[str, Any] = {
-        "library_name": "ade",
-        "pipeline_tag": None if config.kind == CODEBOOK else TASKS.get(config.kind, CLASSIFICATION),
-        "tags": ["ade", "transformers"],
-    }
-    fields |= licence(about.get("license"))
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", teacher):
+    metadata, task = config.metadata, TASKS.get(config.kind)
+    teacher, data = str(metadata.get("teacher") or ""), str(metadata.get("data") or "")
+    fields: dict[str, Any] = {"library_name": "ade", "pipeline_tag": task, "tags": ["ade", "transformers"]}
+    fields |= licence(metadata.get("license"))
+    on_hub = r"[\w.-]+/[\w.-]+"  # files and folders are called by one word
+    if re.fullmatch(on_hub, teacher):
         fields["base_model"] = teacher
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", data):  # a name on the hub; files and folders are called by one word
+    if re.fullmatch(on_hub, data):
         fields["datasets"] = [data]
-    test = about.get("test") or {}
-    known = {METRICS[name]: value for name, value in reversed(test.items()) if name in METRICS and value is not None}
-    if known:
+
+    test = (metadata.get("test") or {}).items()
+    known = {METRICS[name]: value for name, value in reversed(test) if name in METRICS and value is not None}
+    if known and task is not None:
+        name = data or "unnamed"
         fields["metrics"] = sorted(known)
         fields["model_name"] = f"ade-{re.sub(r'[^a-z0-9]+', '-', (data or 'model').lower()).strip('-')}"
         fields["eval_results"] = [
-            EvalResult(
-                TASKS.get(config.kind, CLASSIFICATION),
-                data or "unnamed",
-                data or "unnamed",
-                kind,
-                round(value, 4),
-                dataset_split="test",
-            )
-            for kind, value in sorted(known.items())
+            EvalResult(task, name, name, metric, round(known[metric], 4), dataset_split="test")
+            for metric in fields["metrics"]
         ]
     return ModelCardData(**fields)
 
@@ -153,7 +150,3 @@ def licence(stated: str | None) -> dict[str, str]:
     if plain in LICENCES:
         return {"license": plain}
     return {"license": "other", "license_name": re.sub(r"[^a-z0-9.-]+", "-", plain).strip("-") or "unknown"}
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
