@@ -12,7 +12,7 @@ from sklearn import metrics
 from ade import evaluation
 from ade.data.dataset import Dataset
 from ade.errors import InputError
-from ade.evaluation import compare, compare_multi_label, compare_numbers, evaluate
+from ade.evaluation import compare, compare_multi_label, compare_numbers, compare_tags, evaluate, spans
 from ade.trained_model import Classifier
 from tests.models import random_model
 
@@ -113,3 +113,29 @@ def test_scores_of_many_labels_are_not_held_all_at_once(monkeypatch):
     assert again.as_dict() == whole.as_dict()
     np.testing.assert_array_equal(again.predicted, whole.predicted)
     assert seen == [(0, 4), (4, 4), (8, 4), (12, 4), (16, 2)]
+
+
+def test_spans():
+    def of(*tags: str) -> list[tuple[int, int, str]]:
+        return list(spans(tags))
+
+    assert of("B-x", "I-x", "O", "B-y") == [(0, 2, "x"), (3, 4, "y")]
+    assert of("I-x", "I-y", "B-y", "I-y") == [(0, 1, "x"), (1, 2, "y"), (2, 4, "y")]
+    assert of("B-x", "I-x", "E-x", "S-y", "S-y") == [(0, 3, "x"), (3, 4, "y"), (4, 5, "y")]
+    assert of("NOUN", "VERB", "O", "VERB") == [(0, 1, "NOUN"), (1, 2, "VERB"), (3, 4, "VERB")]
+    assert of() == of("O", "O") == []
+    assert of("B-a-b", "I-a-b") == [(0, 2, "a-b")]
+
+
+@pytest.mark.parametrize(
+    ("truth", "predicted", "expected"),  # accuracy, F1, precision, recall, words, spans
+    [
+        ([[0, 1, 2, 0], [2]], [[0, 1, 2, 2], [0]], (3 / 5, 1 / 2, 1 / 2, 1 / 2, 5, 2)),
+        ([[2, 0]], [[2, 0]], (1, 1, 1, 1, 2, 1)),
+        ([[2, 0]], [[2, 2]], (1 / 2, 0, 0, 0, 2, 1)),
+        ([[2, 2]], [[2, 2]], (1, 0, 0, 0, 2, 0)),
+    ],
+)
+def test_metrics_of_spans(truth, predicted, expected):
+    metrics = compare_tags(list(map(np.array, truth)), list(map(np.array, predicted)), ("B-x", "I-x", "O"))
+    assert (metrics.accuracy, metrics.f1, metrics.precision, metrics.recall, metrics.words, metrics.spans) == expected

@@ -7,20 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
+from transformers import pipeline
 
-from ade.configuration import TAGGER
 from ade.data.sources import is_tagged, load_tagged
 from ade.data.tags import UNLABELLED, TaggedDataset, encode_tagged
 from ade.decision import Tagged
 from ade.errors import InputError
-from ade.evaluation import compare_tags, evaluate, spans
+from ade.evaluation import evaluate
 from ade.settings import STRONG, Architecture
-from ade.torch_backends import TorchBackend
 from ade.trained_model import Classifier, Tagger, load
 from ade.training.loop import fit_model
 from tests.conftest import FILLER, WORDS
-from tests.models import random_model
 
 QUICK = replace(STRONG, steps=400, batch_size=16, learning_rate=5e-3, token_dropout=0.1, device="cpu")
 
@@ -66,35 +63,6 @@ def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, 
     assert [each["entity"] for each in answers] == [tag for tag in own if tag != "O"]
     with pytest.raises(InputError, match="a tagger, which labels words"):
         Classifier.load(tmp_path / "model")
-
-
-@pytest.mark.parametrize("attend", ["tokens", "anchors"])
-def test_every_backend_tags_as_transformers_does_whatever_stands_beside_a_sentence(attend, tmp_path):
-    saved = random_model(labels=9, kind=TAGGER, attend=attend)
-    saved.save(tmp_path / "model")
-    some = ["w0 w1 w2 w3", "w3", "", "w2 w2"]
-    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    batch = tokenizer(some, padding=True, return_tensors="pt")
-    best = model(batch["input_ids"], batch["attention_mask"]).logits.argmax(2).tolist()
-    expected = [
-        [saved.config.labels[i] for i in row[: len(text.split())]] for row, text in zip(best, some, strict=True)
-    ]
-    assert len({tag for tags in expected for tag in tags}) > 1
-    for tagger in (Tagger(saved), Tagger(saved, TorchBackend(model)), Tagger.load(tmp_path / "model")):
-        assert tagger.predict(some) == expected
-        assert [tagger.predict([one])[0] for one in some] == expected
-
-
-def test_long_sentences_are_truncated_and_the_rest_is_outside():
-    saved = random_model(kind=TAGGER, max_tokens=4)
-    layers = {**saved.layers, "head.bias": np.array([99.0, 0, 0], np.float32)}
-    config = replace(saved.config, labels=("B-x", "I-x", "O"))
-    tagger = Tagger(replace(saved, config=config, layers=layers))
-    assert tagger.predict([["w0"] * 6]) == [["B-x"] * 4 + ["O"] * 2]
-    assert tagger.predict([]) == []
-    with pytest.raises(InputError, match="list of sentences"):
-        tagger.predict("w0 w1")
 
 
 def pieces(kind: str) -> Tokenizer:
@@ -156,32 +124,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     assert not is_tagged(tmp_path / "nothing")
     with pytest.raises(InputError, match="not trained on: O"):
         TaggedDataset([("w0",)], [np.zeros(1, np.int64)], ("O",)).relabelled(["x"])
-
-
-def test_spans():
-    def of(*tags: str) -> list[tuple[int, int, str]]:
-        return list(spans(tags))
-
-    assert of("B-x", "I-x", "O", "B-y") == [(0, 2, "x"), (3, 4, "y")]
-    assert of("I-x", "I-y", "B-y", "I-y") == [(0, 1, "x"), (1, 2, "y"), (2, 4, "y")]
-    assert of("B-x", "I-x", "E-x", "S-y", "S-y") == [(0, 3, "x"), (3, 4, "y"), (4, 5, "y")]
-    assert of("NOUN", "VERB", "O", "VERB") == [(0, 1, "NOUN"), (1, 2, "VERB"), (3, 4, "VERB")]
-    assert of() == of("O", "O") == []
-    assert of("B-a-b", "I-a-b") == [(0, 2, "a-b")]
-
-
-@pytest.mark.parametrize(
-    ("truth", "predicted", "expected"),  # accuracy, F1, precision, recall, words, spans
-    [
-        ([[0, 1, 2, 0], [2]], [[0, 1, 2, 2], [0]], (3 / 5, 1 / 2, 1 / 2, 1 / 2, 5, 2)),
-        ([[2, 0]], [[2, 0]], (1, 1, 1, 1, 2, 1)),
-        ([[2, 0]], [[2, 2]], (1 / 2, 0, 0, 0, 2, 1)),
-        ([[2, 2]], [[2, 2]], (1, 0, 0, 0, 2, 0)),
-    ],
-)
-def test_metrics_of_spans(truth, predicted, expected):
-    metrics = compare_tags(list(map(np.array, truth)), list(map(np.array, predicted)), ("B-x", "I-x", "O"))
-    assert (metrics.accuracy, metrics.f1, metrics.precision, metrics.recall, metrics.words, metrics.spans) == expected
 
 
 def test_from_the_shell(codebook, folder, tmp_path, ade):
