@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from ade import plain
 from ade.backends import plain_model
@@ -36,6 +37,19 @@ def coded_table(shape: TableShape = CODED, seed: int = 0) -> CodedTable:
         depths[order[shape.exact : shape.exact + stage.rows]] += 1
     arrays["depths"] = depths[::2] | (depths[1::2] << 4)
     return CodedTable(shape, arrays)
+
+
+@st.composite
+def table_shapes(draw: st.DrawFn) -> TableShape:
+    """Shapes of coded tables, with stages for ever fewer rows, down to none."""
+    dim, rows = draw(st.sampled_from([1, 6, 8, 12])), draw(st.integers(1, 41))
+    left = rows - (exact := draw(st.integers(0, rows)))
+    stages = []
+    while left and len(stages) < 4 and draw(st.booleans()):
+        left = draw(st.integers(1, left)) if stages else left
+        width = draw(st.sampled_from([n for n in range(1, dim + 1) if dim % n == 0]))
+        stages.append(Stage(width, left, draw(st.booleans())))
+    return TableShape(rows, dim, exact, tuple(stages))
 
 
 def packed_codebook(own: int = 3, dim: int = 16, anchor_bits: int = 8) -> Codebook:

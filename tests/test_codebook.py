@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ade.codebook import Codebook, CodedTable, Stage, TableShape, codebook_of, read_table, rounded
 from ade.errors import InputError
 from tests.conftest import ragged_codebook
-from tests.models import CODED, coded_table, packed_codebook
+from tests.models import CODED, coded_table, packed_codebook, table_shapes
 
 COUNTS = st.one_of(
     st.lists(st.integers(1, 12), min_size=2, max_size=30),
@@ -119,19 +119,6 @@ def test_damaged_sizes_and_arrays_are_refused(table):
         codebook_of(table)
 
 
-@st.composite
-def shapes(draw: st.DrawFn) -> TableShape:
-    """Shapes with stages for ever fewer rows, down to none."""
-    dim, rows = draw(st.sampled_from([1, 6, 8, 12])), draw(st.integers(1, 41))
-    left = rows - (exact := draw(st.integers(0, rows)))
-    stages = []
-    while left and len(stages) < 4 and draw(st.booleans()):
-        left = draw(st.integers(1, left)) if stages else left
-        width = draw(st.sampled_from([n for n in range(1, dim + 1) if dim % n == 0]))
-        stages.append(Stage(width, left, draw(st.booleans())))
-    return TableShape(rows, dim, exact, tuple(stages))
-
-
 def slow_row(table: CodedTable, row: int) -> np.ndarray:
     """A row by the formula: a sum of entries of books, rotated."""
     arrays, shape = table.arrays, table.shape
@@ -148,7 +135,7 @@ def slow_row(table: CodedTable, row: int) -> np.ndarray:
     return total @ (arrays["rotation"] * arrays["rotation_scale"].astype(np.float64)) + arrays["mean"]
 
 
-@given(shape=shapes(), seed=st.integers(0, 9))
+@given(shape=table_shapes(), seed=st.integers(0, 9))
 def test_rows_of_a_coded_table_are_sums_of_entries_of_its_books(shape, seed):
     table = coded_table(shape, seed)
     ids = np.random.default_rng(seed).integers(0, shape.rows, 12)
