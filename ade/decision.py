@@ -8,7 +8,6 @@ import numpy as np
 
 from ade.configuration import Config
 from ade.data.problems import MULTI, REGRESSION, Label, restored
-from ade.data.tags import OUTSIDE
 from ade.data.tokens import Ragged
 from ade.errors import InputError
 
@@ -90,6 +89,8 @@ def tags_of_words(
     `words` (T,) has the word that a token stands for, -1 for none. A word without a token has the tag `O`, or the first
     tag where there is no `O`.
     """
+    from ade.data.tags import OUTSIDE  # for taggers alone
+
     best, outside = scores.argmax(1), list(names).index(OUTSIDE) if OUTSIDE in names else 0
     predicted = []
     for i, sentence in enumerate(sentences):

@@ -155,16 +155,9 @@ def evaluate(
 ) -> Any:
     """Predict every text and compare the predictions with the labels.
 
-    Args:
-        model: a `Classifier` or a `Tagger`.
-        data: whatever `train` takes: a file, a folder or a hub name, texts with `labels`, a DataFrame, a dataset.
-        labels: one for each text, where `data` is a list of texts.
-        split: of a folder or a hub name, the split to read.
-        text_column: name of the text column; found where it is None.
-        label_column: name of the label column; found where it is None.
-
-    Returns:
-        An `Evaluation`; models for several labels, numbers or tags have metrics of their own.
+    `data` is whatever `train` takes: a file, a folder or a hub name (of which `split` is read), texts with `labels`, a
+    DataFrame, a dataset; columns that are not named are found. Returns an `Evaluation`; models for several labels,
+    numbers or tags have metrics of their own.
     """
     problem = None if isinstance(model, Tagger) else model.problem
     dataset = as_dataset(data, labels, Schema(text_column, label_column, problem), split)

@@ -139,15 +139,16 @@ class AdeModel(AdePreTrainedModel):
         return mask & (kept | first)
 
 
-class PoolingModel(AdePreTrainedModel):
-    """A model whose head reads one pooled vector a text."""
+class ModelWithHead(AdePreTrainedModel):
+    """A model whose head reads one pooled vector a text or, of a tagger, the vector of each token."""
 
     def __init__(self, saved: Saved) -> None:
         super().__init__(saved)
         self.ade = AdeModel(saved)
         config, dim = saved.config, saved.table.dim
-        self.pooler = linear(dim, 1, config.layer_bits).requires_grad_(config.pooling == "attention")
-        self.dropout = nn.Dropout(config.dropout if self.kind == CLASSIFIER else 0.0)
+        if config.pools:
+            self.pooler = linear(dim, 1, config.layer_bits).requires_grad_(config.pooling == "attention")
+        self.dropout = nn.Dropout(0.0 if self.kind == ENCODER else config.dropout)
         self.head = linear(dim, config.outputs, config.layer_bits)
         self.lexicon = LexiconLayer(saved.lexicon) if saved.lexicon is not None else None
         self.load_layers(saved)
@@ -182,7 +183,7 @@ class PoolingModel(AdePreTrainedModel):
         return weights.squeeze(2), scores
 
 
-class AdeForSequenceClassification(PoolingModel):
+class AdeForSequenceClassification(ModelWithHead):
     """The paper's classifier: contextual vectors, attention pooling, dropout, one linear layer."""
 
     kind = CLASSIFIER
@@ -220,7 +221,7 @@ class SentenceEmbeddingOutput(ModelOutput):
     embeddings: Tensor | None = None  # (B, D)
 
 
-class AdeForSentenceEmbedding(PoolingModel):
+class AdeForSentenceEmbedding(ModelWithHead):
     """An encoder of texts: contextual vectors, pooling, one linear layer, unit length.
 
     With one attention layer that is the arithmetic of a classifier whose labels are the dimensions of the vector, so
@@ -241,17 +242,10 @@ class AdeForSentenceEmbedding(PoolingModel):
         return F.normalize(self.head(pooled).float(), dim=1)
 
 
-class AdeForTokenClassification(AdePreTrainedModel):
+class AdeForTokenClassification(ModelWithHead):
     """A tagger, which labels every token: contextual vectors, dropout, one linear layer."""
 
     kind = TAGGER
-
-    def __init__(self, saved: Saved) -> None:
-        super().__init__(saved)
-        self.ade = AdeModel(saved)
-        self.dropout = nn.Dropout(saved.config.dropout)
-        self.head = linear(saved.table.dim, saved.config.outputs, saved.config.layer_bits)
-        self.load_layers(saved)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
@@ -268,9 +262,10 @@ class AdeForTokenClassification(AdePreTrainedModel):
         loss = total / counted.clamp(min=1e-6)  # 0, not NaN, where no token has a label
         return TokenClassifierOutput(loss=loss, logits=logits)
 
-    def token_scores(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def token_scores(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return equal weights (B, L) and the scores (B, L, C) of tokens."""
-        return mask / mask.sum(1, keepdim=True), self(ids, mask).logits
+        _, real = real_tokens(ids, mask)
+        return real / real.sum(1, keepdim=True), self(ids, mask).logits
 
 
 TorchModel = AdeForSequenceClassification | AdeForSentenceEmbedding | AdeForTokenClassification

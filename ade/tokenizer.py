@@ -1,6 +1,5 @@
 """AdeTokenizer: the tokenizer of a model folder for transformers, where its file is packed."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,7 @@ class AdeTokenizer(PreTrainedTokenizerFast):
             kwargs["tokenizer_object"] = read_packed(Path(packed_file))
         super().__init__(*args, **kwargs)
 
-    def _save_pretrained(
-        self,
-        save_directory: str | os.PathLike[str],
-        file_names: tuple[str, ...],
-        legacy_format: bool | None = None,
-        filename_prefix: str | None = None,
-    ) -> tuple[str, ...]:
+    def _save_pretrained(self, save_directory: str, file_names: tuple[str, ...], *_: Any, **__: Any) -> tuple[str, ...]:
         """Write the packed file, where transformers would write `tokenizer.json`."""
         path = Path(save_directory) / PACKED
         path.write_bytes(packed_bytes(self.backend_tokenizer))

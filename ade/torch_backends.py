@@ -1,7 +1,6 @@
 """The backends that need torch: a model's own forward pass, and Triton kernels on a GPU."""
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from ade.runtime.gpu import GpuScores
 
 
-def torch_backend(saved: Saved, device: str) -> "TorchBackend | TritonBackend":
+def torch_backend(saved: Saved, device: str) -> "TorchBackend":
     """Return the fastest backend for a device: Triton's kernels where they support the model, else torch."""
     target = torch.device(device)
     if target.type == "cuda" and saved.config.attend == "tokens" and saved.config.pools:
@@ -72,24 +71,13 @@ class TorchBackend:
         return weights, scores
 
 
-class TritonBackend:
+class TritonBackend(TorchBackend):
     """Lookup tables on a GPU for scores; the forward pass for all else."""
 
     def __init__(self, saved: Saved, tables: "GpuScores") -> None:
-        self.saved, self.tables = saved, tables
-
-    @cached_property
-    def _torch(self) -> TorchBackend:
-        return TorchBackend(model_of(self.saved).to(self.tables.device))
+        super().__init__(model_of(saved).to(tables.device))
+        self.tables = tables
 
     def scores(self, texts: Ragged) -> np.ndarray:
         """Return the score of every label for each text, the lexicon's added: (n, C)."""
         return self.tables.pooled(texts)
-
-    def vectors(self, texts: Ragged) -> np.ndarray:
-        """Return the pooled vector of each text, which the head reads: (n, d)."""
-        return self._torch.vectors(texts)
-
-    def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
-        """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
-        return self._torch.token_scores(texts)

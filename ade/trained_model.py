@@ -14,7 +14,6 @@ import numpy as np
 from ade.backends import Backend, backend_for
 from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, check_kind
 from ade.data.problems import Label
-from ade.data.tags import encode_sentences
 from ade.data.tokens import CHUNK, LEXICON_TOKENS, Ragged, encode_chunks, tokenize, truncating, unknown_share
 from ade.decision import Prediction, Tagged, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
@@ -207,6 +206,8 @@ class Tagger(TrainedModel):
 
     def tags(self, sentences: Sequence[str | Sequence[str]]) -> list[np.ndarray]:
         """Predict tags as `predict` does, but return their numbers in `labels`."""
+        from ade.data.tags import encode_sentences  # for taggers alone
+
         if isinstance(sentences, str):
             raise InputError("give a list of sentences, each a string or a list of words")
         split = [sentence.split() if isinstance(sentence, str) else list(sentence) for sentence in sentences]

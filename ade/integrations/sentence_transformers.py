@@ -26,7 +26,7 @@ from ade.configuration import Config
 from ade.data.tokens import check_texts, encode_chunks, truncating
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.model import AdeForSentenceEmbedding, AdeModel, PoolingModel, model_of
+from ade.model import AdeForSentenceEmbedding, AdeModel, model_of
 from ade.model_card import CARD
 from ade.pretrained import AdePreTrainedModel
 from ade.settings import Architecture
@@ -48,7 +48,7 @@ class AdeModule(InputModule):
     def __init__(self, model: AdePreTrainedModel, pooled: bool = False, special_tokens: bool = True) -> None:
         """Wrap a model; `special_tokens` says whether its tokenizer adds special tokens to a text."""
         super().__init__()
-        if pooled and not isinstance(model, PoolingModel):
+        if pooled and not hasattr(model, "pooler"):
             raise InputError(f"{type(model).__name__} has no pooling of its own: leave out pooled, and add a Pooling")
         self.model, self.pooled, self.special_tokens = model, pooled, special_tokens
         self.tokenizer = truncating(model.tokenizer, model.settings.max_tokens)
