@@ -95,11 +95,6 @@ class AnchorEmbedding(nn.Module):
         step = weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / levels
         return index, weight + ((weight / step).round() * step - weight).detach(), mask
 
-    def coefficients(self, ids: Tensor) -> Tensor:
-        """Return the rows of the transform T for tokens (n,): (n, K), zero for anchors a token does not use."""
-        index, weight, _ = self.pairs_of(ids)
-        return weight.new_zeros(len(ids), len(self.anchors)).scatter_add(1, index, weight)
-
     def forward(self, ids: Tensor) -> Tensor:
         """Return composed tokens (n, d): the one-step look-up of Vocabulary Projection.
 
@@ -107,9 +102,9 @@ class AnchorEmbedding(nn.Module):
         much slower: training uses the product, inference the sum.
         """
         anchors = self.all_anchors()
+        index, weight, _ = self.pairs_of(ids)  # (n, k)
         if torch.is_grad_enabled() and len(anchors) <= DENSE_ANCHORS:
-            return self.coefficients(ids) @ anchors
-        index, weight, _ = self.pairs_of(ids)
+            return weight.new_zeros(len(ids), len(anchors)).scatter_add(1, index, weight) @ anchors
         if index.shape[1] == 1:
             return F.embedding(index[:, 0], anchors) * weight  # a sum of one
         return F.embedding_bag(index, anchors, mode="sum", per_sample_weights=weight)

@@ -29,10 +29,6 @@ WEIGHTS = "model.safetensors"
 TABLE, LEXICON = "ade.embedding.", "lexicon."  # what the names of their arrays begin with
 BASE = ("norm.", "sat.", "layers.")  # layers whose stored names begin with `ade.`, as in PyTorch
 READ = (MARKER, WEIGHTS, TOKENIZER, PACKED)  # the files that prediction reads
-DTYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
-    "I8": np.int8, "U8": np.uint8,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +162,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         if kind == "BF16":  # numpy has no such type; it is the upper half of a float32
             array = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
         else:
-            array = np.frombuffer(data, DTYPES[kind])
+            array = np.frombuffer(data, f"{kind[0].lower()}{int(kind[1:]) // 8}")  # as F32, I16
         arrays[name] = array.reshape(entry["shape"])
     return arrays
 

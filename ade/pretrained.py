@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ade.devices import resolve_device
 from ade.embedding import LexiconLayer
 from ade.errors import InputError
 from ade.folder import Saved, new_model
@@ -79,16 +80,14 @@ class AdePreTrainedModel(PreTrainedModel):
         model = cls(saved if not cls.kind else with_head(saved, cls.kind, wanted))
 
         dtype = given.get("dtype") or given.get("torch_dtype")
-        if isinstance(dtype, str) and dtype != "auto":
-            dtype = getattr(torch, dtype)
-        if isinstance(dtype, torch.dtype):
-            model = model.to(dtype)
+        if isinstance(dtype, str):
+            dtype = None if dtype == "auto" else getattr(torch, dtype)
         device = given.get("device_map")
         if isinstance(device, Mapping):
             device = device.get("")
-        if isinstance(device, str) and device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = (model if device is None else model.to(device)).eval()
+        if device == "auto":
+            device = resolve_device("auto")
+        model = model.to(device=device, dtype=dtype).eval()
         if given.get("output_loading_info"):
             return model, {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": [], "error_msgs": []}
         return model

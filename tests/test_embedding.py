@@ -39,9 +39,7 @@ def test_composed_rows_are_those_of_the_table_and_come_back(counts, seed):
     layer, ids = table_layer(book), torch.arange(len(counts)).flip(0)
     with torch.no_grad():
         np.testing.assert_allclose(layer(ids), book.rows(ids.numpy()), rtol=1e-4, atol=1e-5)
-        index, weight, mask = layer.pairs_of(ids)
-        dense = torch.zeros(len(ids), 12).scatter_add(1, index, weight)
-        assert torch.equal(layer.coefficients(ids), dense)
+        _, _, mask = layer.pairs_of(ids)
     assert mask.sum(1).tolist() == book.counts[ids].tolist()
     assert mask.shape == (len(counts), max(counts))
     with torch.no_grad():
