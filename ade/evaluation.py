@@ -63,6 +63,7 @@ class Evaluation(Metrics):
     # class, number of texts.
     counts: np.ndarray = field(repr=False)  # (m, 3)
     names: tuple[str, ...] = field(repr=False)
+    classes: list[ClassMetrics] = field(repr=False)  # in the order of `names`
     predicted: np.ndarray | None = field(default=None, repr=False)  # (n,): the class of each text
     probability: np.ndarray | None = field(default=None, repr=False)  # (n,): the model's probability of that class
     best_by = "accuracy"
@@ -77,23 +78,11 @@ class Evaluation(Metrics):
         matrix[self.counts[:, 0], self.counts[:, 1]] = self.counts[:, 2]
         return matrix
 
-    @property
-    def classes(self) -> list[ClassMetrics]:
-        """Precision, recall and F1 of each label, in the order of `names`."""
-        true, predicted, times = self.counts.T
-        right, count = true == predicted, len(self.names)
-        hits = np.bincount(true[right], times[right], count)  # (C,)
-        return class_metrics(self.names, hits, np.bincount(predicted, times, count), np.bincount(true, times, count))
-
     def confused(self, most: int = 10) -> list[Confusion]:
         """The most frequent confusions, the largest number of texts first."""
-        true, predicted, times = self.counts.T
-        real = np.bincount(true, times, len(self.names)).astype(np.int64)
-        wrong = np.flatnonzero(true != predicted)
-        largest = wrong[np.argsort(-times[wrong], kind="stable")[:most]]
-        return [
-            Confusion(self.names[true[i]], self.names[predicted[i]], int(times[i]), int(real[true[i]])) for i in largest
-        ]
+        wrong = self.counts[self.counts[:, 0] != self.counts[:, 1]]
+        largest = wrong[np.argsort(-wrong[:, 2], kind="stable")[:most]].tolist()
+        return [Confusion(self.names[i], self.names[j], times, self.classes[i].n) for i, j, times in largest]
 
 
 @dataclass(frozen=True)
@@ -267,7 +256,8 @@ def compare(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> E
 
     cells, times = np.unique(truth.astype(np.int64) * count + predicted, return_counts=True)
     counts = np.stack([cells // count, cells % count, times], axis=1)
-    return Evaluation(float(hits.sum() / len(truth)), f1, precision, recall, len(truth), counts, tuple(names))
+    accuracy, classes = float(hits.sum() / len(truth)), class_metrics(names, hits, given, real)
+    return Evaluation(accuracy, f1, precision, recall, len(truth), counts, tuple(names), classes)
 
 
 def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], names: Sequence[str]) -> TagEvaluation:

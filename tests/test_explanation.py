@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.backends import PlainBackend
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.errors import InputError
 from ade.explanation import Tokens, explain_text
 from ade.lexicon import Lexicon
-from ade.model import model_of
-from ade.torch_backends import TorchBackend
 from ade.trained_model import Classifier
 from tests.conftest import ragged_codebook
 from tests.models import oracle, random_model
@@ -26,17 +23,15 @@ TEXT = "w3 w1 w4 w1 w5"
 
 
 @cache
-def models(labels: int = 3, problem: str = SINGLE, lexicon: bool = True, **config) -> tuple[Classifier, ...]:
-    """A model by lookup tables, by the method in plain numpy, and by torch."""
+def model_of(labels: int = 3, problem: str = SINGLE, lexicon: bool = True, **config) -> Classifier:
     more = {"mean": 3.0, "deviation": 2.5} if problem == REGRESSION else {}
-    saved = random_model(None, labels, lexicon, problem=problem, **config, **more)
-    return Classifier(saved), Classifier(saved, PlainBackend(saved)), Classifier(saved, TorchBackend(model_of(saved)))
+    return Classifier(random_model(None, labels, lexicon, problem=problem, **config, **more))
 
 
 @cache
 def with_ngrams() -> Classifier:
     """A model with a lexicon that has half of all tokens and of all bigrams."""
-    saved = models()[0].saved
+    saved = model_of().saved
     draw, vocabulary = np.random.default_rng(0), saved.table.vocabulary
     keys = np.sort(draw.permutation(vocabulary * (vocabulary + 1))[: vocabulary * (vocabulary + 1) // 2])
     idf, scores = draw.uniform(1, 9, len(keys)).astype(np.float32), draw.standard_normal((len(keys), 3))
@@ -63,56 +58,35 @@ def adds_up(explanation, scores: np.ndarray) -> None:
     max_tokens=st.sampled_from([4, 512]),
     shape=st.sampled_from([{}, {"pooling": "mean"}, {"sat": False}, {"positions": "none"}]),
 )
-def test_contributions_add_up_and_are_the_same_by_every_backend(attend, lexicon, words, labels, max_tokens, shape):
-    ways = models(labels=labels, attend=attend, lexicon=lexicon, max_tokens=max_tokens, **shape)
+def test_contributions_add_up_to_the_scores(attend, lexicon, words, labels, max_tokens, shape):
+    model = model_of(labels=labels, attend=attend, lexicon=lexicon, max_tokens=max_tokens, **shape)
     text = " ".join(words)
-    ids = np.array(ways[0].tokenizer.encode(text).ids or [0])
-    saved, read = ways[0].saved, slice(max_tokens)
-    plain = oracle(saved)
-    scores = plain.scores(ids[read]) if saved.lexicon is None or len(ids) <= max_tokens else ways[0].scores([text])[0]
-    explanations = [way.explain(text) for way in ways]
-    for explanation in explanations:
-        adds_up(explanation, scores)
+    explanation = model.explain(text)
+    adds_up(explanation, model.scores([text])[0])
     shown = words if lexicon else words[:max_tokens]  # attention reads the first tokens, the lexicon all of them
-    assert [word.text for word in explanations[0].words] == (shown or [""])
-    assert bool(explanations[0].ngrams) <= lexicon
-    for other in explanations[1:]:
-        for first, second in zip(explanations[0].words, other.words, strict=True):
-            assert (first.text, first.start, first.end) == (second.text, second.start, second.end)
-            assert first.pooled == pytest.approx(second.pooled, abs=1e-4)
-            assert first.lexicon == pytest.approx(second.lexicon, abs=1e-4)
+    assert [word.text for word in explanation.words] == (shown or [""])
+    assert bool(explanation.ngrams) <= lexicon
+    ids = np.array(model.tokenizer.encode(text).ids or [0])[:max_tokens]
+    pooled = [word.pooled for word in explanation.words[: len(ids)]]  # a word is a token here
+    assert np.array(pooled) == pytest.approx(oracle(model.saved).contributions(ids), abs=1e-4)
 
 
 @pytest.mark.parametrize(("problem", "labels"), [(MULTI, 4), (REGRESSION, 1), (SINGLE, 3)])
 def test_every_kind_of_problem(problem, labels):
-    for model in models(problem=problem, labels=labels, max_tokens=4):
-        explanation = model.explain(TEXT)
-        adds_up(explanation, model.scores([TEXT])[0])
-        if problem == REGRESSION:
-            assert explanation.label == pytest.approx(model.predict(TEXT).label, abs=1e-4)
-            assert explanation.probabilities == {}
-        else:
-            assert explanation.label == model.predict(TEXT).label
-            assert list(explanation.probabilities) == list(model.labels)
-            expected = model.predict_proba(TEXT).tolist()
-            assert list(explanation.probabilities.values()) == pytest.approx(expected, abs=1e-5)
-        plain = explanation.as_dict()
-        assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-        assert explanation.contributions().label == model.labels[int(explanation.scores.argmax())]
-
-
-def test_a_contribution_is_what_the_score_loses_without_its_term():
-    """By hand: pooling weight, classifier row and token vector, one token after the other."""
-    model = models(lexicon=False)[0]
-    plain = oracle(model.saved)
-    states, _ = plain.states(np.array(model.tokenizer.encode(TEXT).ids))
-    weights, head = plain.pooling_weights(states), model.saved.layers["head.weight"]
+    model = model_of(problem=problem, labels=labels, max_tokens=4)
     explanation = model.explain(TEXT)
-    for t, word in enumerate(explanation.words):
-        assert word.pooling_weight == pytest.approx(weights[t], abs=1e-6)
-        for i, row in enumerate(head):
-            assert word.pooled[i] == pytest.approx(float(weights[t] * (row @ states[t])), abs=1e-5)
-    assert explanation.bias == pytest.approx(model.saved.layers["head.bias"], abs=1e-6)
+    adds_up(explanation, model.scores([TEXT])[0])
+    if problem == REGRESSION:
+        assert explanation.label == pytest.approx(model.predict(TEXT).label, abs=1e-4)
+        assert explanation.probabilities == {}
+    else:
+        assert explanation.label == model.predict(TEXT).label
+        assert list(explanation.probabilities) == list(model.labels)
+        expected = model.predict_proba(TEXT).tolist()
+        assert list(explanation.probabilities.values()) == pytest.approx(expected, abs=1e-5)
+    plain = explanation.as_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert explanation.contributions().label == model.labels[int(explanation.scores.argmax())]
 
 
 def test_ngrams_are_named_counted_once_and_divided_among_their_words():
@@ -152,7 +126,7 @@ def test_the_strongest_ngrams_come_first_whatever_their_sign():
 
 
 def test_texts_in_a_list_and_what_is_refused():
-    model = models()[0]
+    model = model_of()
     one, two = model.explain(["w1 w2", ""])
     assert (one.text, [word.text for word in one.words]) == ("w1 w2", ["w1", "w2"])
     assert [(word.text, word.start, word.end) for word in two.words] == [("", 0, 0)]

@@ -1,7 +1,5 @@
 """The paper's own examples and identities, each against a slow reading of its text."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
@@ -125,19 +123,6 @@ def test_algorithm_1_step_by_step(attend):
         slow = slow_forward(model, ids)
         torch.testing.assert_close(model(torch.tensor([ids])).logits[0], slow, rtol=1e-7, atol=1e-7)
         np.testing.assert_allclose(reference.scores(np.array(ids)), slow.detach(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("sat", [True, False])
-@pytest.mark.parametrize(("attend", "positions"), [*product(MODES, ["grouped", "none"]), ("anchors", "each")])
-def test_a_padded_batch_equals_the_texts_one_by_one(attend, positions, sat):
-    model = small_model(attend, sat=sat, positions=positions)
-    texts = [[3, 1, 5, 2], [4], [0, 2, 2, 1, 5, 3, 3], [5, 5]]
-    width = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (width - len(text)) for text in texts])
-    mask = torch.tensor([[1] * len(text) + [0] * (width - len(text)) for text in texts])
-    together = model(ids, mask).logits
-    alone = torch.cat([model(torch.tensor([text])).logits for text in texts])
-    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("attend", MODES)
