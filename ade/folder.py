@@ -16,7 +16,7 @@ from safetensors import deserialize
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from ade.codebook import Codebook, Table, read_table, rounded
+from ade.codebook import Codebook, Stored, Table, read_table, rounded
 from ade.configuration import CODEBOOK, Config, check_kind, config_from_json
 from ade.errors import InputError, first_line
 from ade.files import MARKER, model_folder, new_file, new_folder, reading_model
@@ -25,7 +25,7 @@ from ade.packing.bits import pack_rows, rows_stored, unpack_rows
 from ade.packing.format import check_arrays, check_finite
 from ade.packing.tokenizer_file import PACKED, TOKENIZER, read_tokenizer, write_tokenizer
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, FOR_TORCH = "model.safetensors", {"format": "pt"}  # the file, and what transformers looks for in it
 TABLE, LEXICON = "ade.embedding.", "lexicon."  # what the names of their arrays begin with
 BASE = ("norm.", "sat.", "layers.")  # layers whose stored names begin with `ade.`, as in PyTorch
 READ = (MARKER, WEIGHTS, TOKENIZER, PACKED)  # the files that prediction reads
@@ -84,19 +84,23 @@ class Saved:
 
     def write(self, folder: Path) -> None:
         """Write the files of a model into an existing folder."""
+        sizes, arrays = self.stored()
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / WEIGHTS, FOR_TORCH)
+        write_tokenizer(self.tokenizer, folder, self.packed, self.config.max_tokens)
+        self.write_settings(folder, sizes)
+
+    def stored(self) -> Stored:
+        """Return the sizes of table and lexicon, and all arrays as they are stored."""
         sizes: dict[str, Any] = {"lexicon": None}
         sizes["table"], table = self.table.stored()
         arrays = {TABLE + name: array for name, array in table.items()} | _stored_layers(self.config, self.layers)
         if self.lexicon is not None:
             sizes["lexicon"], lexicon = self.lexicon.stored()
             arrays |= {LEXICON + name: array for name, array in lexicon.items()}
-        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        save_file(contiguous, folder / WEIGHTS, {"format": "pt"})
-        write_tokenizer(self.tokenizer, folder, self.packed, self.config.max_tokens)
-        self.write_settings(folder, sizes)
+        return sizes, arrays
 
     def write_settings(self, folder: Path, sizes: Mapping[str, Any]) -> None:
-        """Write `config.json`, with the sizes of table and lexicon, and the model card beside the other files."""
+        """Write `config.json` and the model card beside the other files."""
         from ade.model_card import CARD, card  # its library takes long to import, and prediction never writes
 
         config = self.config.as_json(self.table.vocabulary, self.table.dim, sizes)
@@ -132,9 +136,7 @@ class Saved:
     @property
     def nbytes(self) -> int:
         """Bytes of the stored arrays."""
-        parts = [self.table.stored()[1], _stored_layers(self.config, self.layers)]
-        lexicon = 0 if self.lexicon is None else self.lexicon.nbytes
-        return lexicon + sum(array.nbytes for arrays in parts for array in arrays.values())
+        return sum(array.nbytes for array in self.stored()[1].values())
 
     def with_metadata(self, **more: Any) -> "Saved":
         """Return the model with further metadata, for its card."""
@@ -143,10 +145,8 @@ class Saved:
 
 def add_metadata(folder: Path, **more: Any) -> None:
     """Add to the metadata of a model folder, and to its card."""
-    sizes = json.loads((folder / MARKER).read_text("utf8"))
-    Saved.read(folder).with_metadata(**more).write_settings(
-        folder, {name: sizes[name] for name in ("table", "lexicon")}
-    )
+    saved = Saved.read(folder).with_metadata(**more)
+    saved.write_settings(folder, saved.stored()[0])
 
 
 def nbytes_of(folder: str | Path) -> int:
