@@ -203,8 +203,7 @@ def real_tokens(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     A text without any token becomes the single token 0, so that every softmax has something to sum over.
     """
     if ids.shape[1] == 0:
-        ids = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
-        return ids, torch.ones_like(ids, dtype=torch.bool)
+        ids, mask = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device), None
     if mask is None:
         return ids, torch.ones_like(ids, dtype=torch.bool)
     mask = mask.bool()

@@ -130,7 +130,9 @@ class Explanation:
 
     def contributions(self, label: Label | None = None) -> Contributions:
         """Return what every part of the text adds to the score of a label, by default of the most probable one."""
-        i = self._index(label)
+        if label is not None and label not in self.names:
+            raise InputError(f"no label '{label}'; the labels are {', '.join(map(str, self.names))[:200]}")
+        i = int(self.scores.argmax()) if label is None else self.names.index(label)
         return Contributions(
             label=self.names[i],
             score=float(self.scores[i]),
@@ -143,9 +145,8 @@ class Explanation:
 
     def strongest_ngrams(self, label: Label | None = None, count: int = STRONGEST) -> list[tuple[Ngram, float]]:
         """Return the n-grams that add most to the score of a label, or take most from it, and how much."""
-        i = self._index(label)
-        found = [(ngram, float(ngram.contributions[i])) for ngram in self.ngrams]
-        return sorted(found, key=lambda each: -abs(each[1]))[:count]
+        pairs = zip(self.ngrams, self.contributions(label).ngrams, strict=True)
+        return sorted(pairs, key=lambda each: -abs(each[1]))[:count]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; lists of numbers have one per label, in the order of `labels`."""
@@ -160,13 +161,6 @@ class Explanation:
             "words": [_plain(vars(word)) for word in self.words],
             "ngrams": [_plain(vars(ngram)) for ngram in self.ngrams],
         }
-
-    def _index(self, label: Label | None) -> int:
-        if label is None:
-            return int(self.scores.argmax())
-        if label not in self.names:
-            raise InputError(f"no label '{label}'; the labels are {', '.join(map(str, self.names))[:200]}")
-        return self.names.index(label)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""AdeConfig: the configuration of a model as transformers knows it, made of the same values."""
+"""AdeConfig: the configuration of a model as transformers knows it, made of the same values.
+
+A file of its own, as are tokenizer and models: `ade/__init__.py` imports each in the midst of importing transformers.
+"""
 
 from typing import Any
 

@@ -171,22 +171,17 @@ def test_a_model_of_transformers_is_ready_to_use_and_back(classifier, tmp_path):
 # -- taggers -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attend", ["tokens", "anchors"])
-def test_every_backend_tags_as_transformers_does_whatever_stands_beside_a_sentence(attend, tmp_path):
-    saved = random_model(labels=9, kind=TAGGER, attend=attend)
-    saved.save(tmp_path / "model")
+def test_a_tagger_tags_as_transformers_does_whatever_stands_beside_a_sentence(tmp_path):
+    tagger = Tagger(random_model(labels=9, kind=TAGGER))
+    tagger.save(tmp_path / "model")
     some = ["w0 w1 w2 w3", "w3", "", "w2 w2"]
     model = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    batch = tokenizer(some, padding=True, return_tensors="pt")
+    batch = AutoTokenizer.from_pretrained(tmp_path / "model")(some, padding=True, return_tensors="pt")
     best = model(batch["input_ids"], batch["attention_mask"]).logits.argmax(2).tolist()
-    expected = [
-        [saved.config.labels[i] for i in row[: len(text.split())]] for row, text in zip(best, some, strict=True)
-    ]
+    expected = [[tagger.labels[i] for i in row[: len(text.split())]] for row, text in zip(best, some, strict=True)]
     assert len({tag for tags in expected for tag in tags}) > 1
-    for tagger in (Tagger(saved), Tagger(saved, TorchBackend(model)), Tagger.load(tmp_path / "model")):
-        assert tagger.predict(some) == expected
-        assert [tagger.predict([one])[0] for one in some] == expected
+    assert tagger.predict(some) == expected
+    assert [tagger.predict([one])[0] for one in some] == expected
 
 
 def test_long_sentences_are_truncated_and_the_rest_is_outside():
