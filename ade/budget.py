@@ -21,7 +21,7 @@ from ade.devices import resolve_device
 from ade.embedding import rounded
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.packing.format import PackedSizes, Packing
+from ade.packing.format import ANCHOR_BITS, WEIGHT_LEVELS, PackedSizes, Packing
 from ade.progress import Report, silent
 from ade.pursuit import Rows, block_size, fit_anchors, pursue, quality, update_anchors
 from ade.settings import DistillationSettings
@@ -71,23 +71,22 @@ def distill_to_size(
     weight = (zipf(count) if frequencies is None else frequencies.float()) ** FREQUENCY_EXPONENT
     rows = Rows(teacher.table, weight / weight.mean(), resolve_device(settings.device))
     special = _special_tokens(teacher)
-    packing = Packing(shared=_anchor_count(size, count, dim))
+    sizes = _without_pairs(size, count, dim)
 
     # Anchors are fitted for the mean number of pairs; then each token may have up to twice as many.
-    available = _available_bits(size, count, dim, packing, 1)
-    mean_pairs = max(1, round(min(available / _pair_bits(packing) / count, MAX_PAIRS)))
+    mean_pairs = max(1, round(min(_free_bits(size, sizes) / sizes.pair_bits / count, MAX_PAIRS)))
     pursuit = replace(
-        settings, anchors=packing.shared, pairs=min(mean_pairs, packing.shared, 8), solver="pursuit", signed=True
+        settings, anchors=sizes.anchors, pairs=min(mean_pairs, sizes.anchors, 8), solver="pursuit", signed=True
     )
     anchors = fit_anchors(rows, pursuit, torch.Generator().manual_seed(settings.seed), report)
-    choices = _choices(rows, anchors, min(MAX_PAIRS, packing.shared, max(4, 2 * mean_pairs)), report)
+    choices = _choices(rows, anchors, min(MAX_PAIRS, sizes.anchors, max(4, 2 * mean_pairs)), report)
 
-    available = _available_bits(size, count, dim, packing, choices.max_pairs)
-    taken = _allocate(choices, rows.importance, special, available, _pair_bits(packing), dim)
+    available = _free_bits(size, replace(sizes, most=choices.max_pairs))
+    taken = _allocate(choices, rows.importance, special, available, sizes.pair_bits, dim)
     counts = choices.counts(taken)
-    anchors, weights = _fit(rows, anchors, choices.anchors, counts, packing.weight_bits, report)
+    anchors, weights = _fit(rows, anchors, choices.anchors, counts, report)
     own = [(taken == choices.max_pairs + n).nonzero()[:, 0] for n in range(len(WHOLE_BITS))]
-    codebook = _assemble(teacher, anchors, choices.anchors.long(), weights, counts, own, packing)
+    codebook = _assemble(teacher, anchors, choices.anchors.long(), weights, counts, own)
     numbers = {"anchors": len(anchors), "pairs": float(counts.double().mean())}
     numbers |= {f"own_{bits}": len(tokens) for bits, tokens in zip(WHOLE_BITS, own, strict=True)}
     return teacher.as_saved(codebook, settings=asdict(settings), **numbers, **quality(rows, codebook))
@@ -99,32 +98,28 @@ def least_size(teacher: Teacher) -> int:
     special = len(_special_tokens(teacher))
 
     def suffices(size: int) -> bool:
-        packing = Packing(shared=_anchor_count(size, count, dim))
-        pair_bits = _pair_bits(packing)
-        needed = count * (pair_bits + 1) + special * (
-            8 * dim + 16 - pair_bits
-        )  # one more bit a token, for longer codes
-        return needed <= _available_bits(size, count, dim, packing, 1)
+        sizes = _without_pairs(size, count, dim)
+        longer_code = 1  # bits
+        needed = count * (sizes.pair_bits + longer_code) + special * (8 * dim + 16 - sizes.pair_bits)
+        return needed <= _free_bits(size, sizes)
 
     enough = 16 * count * dim + 100_000  # always
     return bisect_left(range(enough), True, key=suffices)
 
 
-def _pair_bits(packing: Packing) -> int:
-    return (packing.shared - 1).bit_length() + packing.weight_bits
+def _without_pairs(size: int, count: int, dim: int) -> PackedSizes:
+    """The sizes of a codebook before tokens get pairs; its anchors are a power of two, at most an eighth of the tokens.
 
-
-def _anchor_count(size: int, count: int, dim: int) -> int:
-    """The number of anchors for a budget: a power of two, at most an eighth of the tokens."""
+    Tokens have codes as if each had one pair.
+    """
     wanted = 2 ** round(math.log2(max(2, ANCHOR_SHARE * size / (dim + 2))))
-    return max(2, min(wanted, 1 << (max(2, count // 8).bit_length() - 1)))
+    anchors = max(2, min(wanted, 1 << (max(2, count // 8).bit_length() - 1)))
+    return PackedSizes(count, dim, anchors, own_8=0, own_4=0, pairs=0, most=1)
 
 
-def _available_bits(size: int, count: int, dim: int, packing: Packing, max_pairs: int) -> int:
+def _free_bits(size: int, sizes: PackedSizes) -> int:
     """Bits for pairs and whole rows: what anchors, scales and codes of the tokens leave of the budget."""
-    bits = {"weight_bits": packing.weight_bits, "anchor_bits": packing.anchor_bits}
-    empty = PackedSizes(count, dim, packing.shared, own_8=0, own_4=0, pairs=0, most=max_pairs, **bits)
-    return 8 * (size - HEADER_BYTES - empty.nbytes)
+    return 8 * (size - HEADER_BYTES - sizes.nbytes)
 
 
 def zipf(count: int) -> Tensor:
@@ -172,17 +167,14 @@ def _allocate(choices: _Choices, weight: Tensor, special: Tensor, available: flo
     return taken
 
 
-def _fit(
-    rows: Rows, anchors: Tensor, chosen: Tensor, counts: Tensor, weight_bits: int, report: Report
-) -> tuple[Tensor, Tensor]:
+def _fit(rows: Rows, anchors: Tensor, chosen: Tensor, counts: Tensor, report: Report) -> tuple[Tensor, Tensor]:
     """Anchors (K, d) and weights (N, P), fitted in turn: the weights to the anchors as stored, the anchors to them.
 
     `chosen` (N, P) are the anchors of each token, of which it has taken the first ones: `counts` (N,).
     """
-    levels = 2 ** (weight_bits - 1) - 1
     for done in range(FITS):
         report("fit", done, FITS, {})
-        stored = rounded(anchors, 8)
+        stored = rounded(anchors, ANCHOR_BITS)
         gram, weights, cosine = stored @ stored.T, torch.zeros(chosen.shape), torch.ones(len(rows))
         for part, block, _ in rows.blocks(2048):
             most = max(1, int(counts[part].max()))
@@ -190,7 +182,7 @@ def _fit(
             real = (torch.arange(most) < counts[part].unsqueeze(1)).to(rows.device)  # (n, k)
             target = (block @ stored.T).gather(1, index) * real
             own_gram = gram[index.unsqueeze(2), index.unsqueeze(1)] * (real.unsqueeze(2) & real.unsqueeze(1))
-            found, reached = _rounded_fit(own_gram, target, real, levels)
+            found, reached = _rounded_fit(own_gram, target, real)
             weights[part, :most], cosine[part] = found.cpu(), reached.cpu()
         if done + 1 < FITS:
             anchors = update_anchors(rows, anchors, chosen.long(), weights, cosine)
@@ -198,24 +190,25 @@ def _fit(
     return anchors, weights
 
 
-def _rounded_fit(gram: Tensor, target: Tensor, real: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+def _rounded_fit(gram: Tensor, target: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Least squares with rounded weights: returns weights (n, k), and the cosine reached (n,).
 
     `gram` (n, k, k) has the inner products of each token's anchors, `target` (n, k) those with the token's row; `real`
-    (n, k) is false for padding. Weights are integers from -levels to levels times a step; the largest is `levels`.
+    (n, k) is false for padding. Weights are integers times a step; the largest of a token's is
+    `WEIGHT_LEVELS`.
     """
     eye = torch.eye(gram.shape[1], device=gram.device)
     regular = gram + 1e-5 * eye + torch.diag_embed((~real).float())  # padding must not make it singular
     exact = torch.linalg.solve_ex(regular, target.unsqueeze(2)).result.squeeze(2) * real  # (n, k)
     largest = exact.abs().argmax(1, keepdim=True)
-    step = exact.gather(1, largest).abs().clamp(min=1e-9) / levels  # (n, 1)
+    step = exact.gather(1, largest).abs().clamp(min=1e-9) / WEIGHT_LEVELS  # (n, 1)
     number = (exact / step).round()
 
     # Coordinate descent: each number again given the others, but for the largest; then the best step for them.
     for _ in range(SWEEPS):
         for j in range(gram.shape[1]):
             rest = target[:, j] / step[:, 0] - (gram[:, j] * number).sum(1) + gram[:, j, j] * number[:, j]
-            better = (rest / gram[:, j, j].clamp(min=1e-6)).round().clamp(-levels, levels)
+            better = (rest / gram[:, j, j].clamp(min=1e-6)).round().clamp(-WEIGHT_LEVELS, WEIGHT_LEVELS)
             fixed = (largest[:, 0] == j) | ~real[:, j]
             number[:, j] = torch.where(fixed, number[:, j], better)
         energy = torch.einsum("nk,nkl,nl->n", number, gram, number).clamp(min=1e-9)
@@ -226,7 +219,6 @@ def _rounded_fit(gram: Tensor, target: Tensor, real: Tensor, levels: int) -> tup
 
 def _assemble(
     teacher: Teacher, anchors: Tensor, indices: Tensor, weights: Tensor, counts: Tensor, own: list[Tensor],
-    packing: Packing,
 ) -> Codebook:  # fmt: skip
     """The codebook: pairs scaled to the length of the teacher's rows, and rows stored whole as anchors of their own."""
     norm = torch.cat([block.float().norm(dim=1).cpu() for block in teacher.table.split(8192)]).clamp(min=1e-6)
@@ -242,10 +234,10 @@ def _assemble(
     counts = counts.clamp(min=1)  # a row stored whole is one pair
     real = torch.arange(indices.shape[1]) < counts.unsqueeze(1)  # (N, P)
     book = Codebook(
-        torch.cat([rounded(anchors, 8).cpu(), rows]).numpy(),
+        torch.cat([rounded(anchors, ANCHOR_BITS).cpu(), rows]).numpy(),
         indices[real].numpy(),
         (weights * norm.unsqueeze(1))[real].numpy(),
         counts.numpy(),
-        replace(packing, fine=len(own[0])),
+        Packing(len(anchors), fine=len(own[0])),
     )
     return pairs_of(rounded_table(book))

@@ -13,7 +13,6 @@ from ade.budget import distill_to_size, least_size
 from ade.codebook import Codebook
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.packing.format import Packing
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 from tests.conftest import word_tokenizer
@@ -132,9 +131,7 @@ def test_anchors_are_a_power_of_two_in_a_fifth_of_the_bytes_and_at_most_an_eight
         (10, 100_000, 48, 2),
         (10**6, 10, 48, 2),
     ):
-        assert budget._anchor_count(size, count, dim) == expected
-    assert budget._pair_bits(Packing(shared=512)) == 9 + 4
-    assert budget._pair_bits(Packing(shared=513)) == 10 + 4
+        assert budget._without_pairs(size, count, dim).anchors == expected
 
 
 def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_better():
@@ -144,7 +141,7 @@ def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_b
     real = torch.arange(8) < torch.randint(4, 9, (300, 1), generator=generator)
     anchors = anchors * real.unsqueeze(2)  # as `_fit` gives padding
     small, target = anchors @ anchors.transpose(1, 2), (anchors @ rows.unsqueeze(2)).squeeze(2)
-    weights, cosine = budget._rounded_fit(small, target, real, 7)
+    weights, cosine = budget._rounded_fit(small, target, real)
     assert not weights[~real].any()
     step = weights.abs().amax(1, keepdim=True) / 7
     number = (weights / step).round()
