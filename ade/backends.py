@@ -14,7 +14,6 @@ from ade.data.tokens import Ragged
 from ade.folder import Saved
 from ade.runtime.table_scores import TableScores
 from ade.runtime.tables import lookup_tables
-from ade.runtime.threads import Threads
 
 VECTOR_ROWS = 2048  # token types whose rows are kept for vectors: the rows are long
 
@@ -54,8 +53,8 @@ class TableBackend:
     """Exact lookup tables, on a CPU."""
 
     def __init__(self, saved: Saved, threads: int = 0) -> None:
-        self.saved, self.threads = saved, Threads(threads)
-        self.tables = TableScores(lookup_tables(saved), self.threads)
+        self.saved, self.threads = saved, threads
+        self.tables = TableScores(lookup_tables(saved), threads)
 
     @cached_property
     def _vector_tables(self) -> TableScores:

@@ -7,7 +7,7 @@ from typing import Any
 from ade.data.problems import PROBLEMS, REGRESSION, SINGLE
 from ade.errors import InputError
 
-FORMAT = 3  # of model folders
+FORMAT = 4  # of model folders
 MODEL_TYPE = "ade"  # by which transformers knows the models
 # The kinds of folders; those of models are their class names in PyTorch.
 CODEBOOK, CLASSIFIER = "AdeCodebook", "AdeForSequenceClassification"

@@ -57,13 +57,16 @@ def distill(
 
     rows = Rows(teacher.table, importance_of(frequencies, count), resolve_device(settings.device))
     generator = torch.Generator().manual_seed(settings.seed)
-    solve = _solve_by_pursuit if settings.solver == "pursuit" else _solve_by_gradient
-    anchors, indices, weights = solve(rows, settings, generator, report)  # (K, d), (N, k), (N, k)
+    if settings.solver == "pursuit":
+        anchors = fit_anchors(rows, settings, generator, report)  # (K, d)
+        indices, weights, cosine = pursue_all(rows, anchors, settings)  # (N, k), (N, k), (N,)
+        mean = float((cosine * rows.importance).mean())
+        report("pursuit", settings.rounds + 1, settings.rounds + 1, {"cosine": mean})
+    else:
+        anchors, indices, weights = _solve_by_gradient(rows, settings, generator, report)
 
     keep = above_threshold(weights, settings.threshold)  # (N, k)
-    _revive_unused(rows, anchors, indices, weights, keep)
-    counts = keep.sum(1)
-    codebook = Codebook(anchors.cpu().numpy(), indices[keep].numpy(), weights[keep].numpy(), counts.numpy())
+    codebook = Codebook(anchors.cpu().numpy(), indices[keep].numpy(), weights[keep].numpy(), keep.sum(1).numpy())
     return teacher.as_saved(codebook, settings=asdict(settings), **quality(rows, codebook))
 
 
@@ -88,54 +91,9 @@ def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tenso
     return counts.float()
 
 
-def _revive_unused(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor, keep: Tensor) -> None:
-    """Give every anchor that no pair uses to a badly approximated row: it becomes that row, and its only pair.
-
-    Only rows whose anchors are all used by other rows too are taken, so that no further anchor becomes unused; on a
-    table with fewer distinct rows than anchors some may stay unused. Changes its arguments in place.
-    """
-    uses = torch.bincount(indices[keep & (weights != 0)], minlength=len(anchors))  # (K,)
-    unused = (uses == 0).nonzero()[:, 0].tolist()
-    if not unused:
-        return
-
-    cosine = _cosines(rows, anchors, indices, weights * keep)
-    nonzero = torch.cat([block.norm(dim=1).cpu() > 0 for _, block, _ in rows.blocks(8192)])  # (N,)
-    for row in cosine.masked_fill(~nonzero, torch.inf).argsort().tolist():
-        if not unused:
-            return
-        own = indices[row][keep[row]]
-        if nonzero[row] and int(uses[own].min()) > 1:
-            anchor = unused.pop()
-            anchors[anchor] = rows.take(torch.tensor([row]))[0]
-            uses[own] -= 1
-            uses[anchor] += 1
-            keep[row] = False
-            indices[row, 0], weights[row, 0], keep[row, 0] = anchor, 1.0, True
-
-
-def _cosines(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Return the cosine of every composed row to the teacher's: (N,)."""
-    cosine = torch.empty(len(rows))
-    for part, block, _ in rows.blocks(2048):
-        weight, index = weights[part].to(anchors.device), indices[part].to(anchors.device)  # (n, k)
-        cosine[part] = F.cosine_similarity(_composed(weight, anchors, index), block, dim=1).cpu()
-    return cosine
-
-
 def _composed(weights: Tensor, anchors: Tensor, indices: Tensor) -> Tensor:
     """Return the weighted sums of anchors: (n, d)."""
     return torch.einsum("nk,nkd->nd", weights, anchors[indices])
-
-
-def _solve_by_pursuit(
-    rows: Rows, settings: DistillationSettings, generator: torch.Generator, report: Report
-) -> tuple[Tensor, Tensor, Tensor]:
-    anchors = fit_anchors(rows, settings, generator, report)
-    indices, weights, cosine = pursue_all(rows, anchors, settings)
-    mean_cosine = float((cosine * rows.importance).mean())
-    report("pursuit", settings.rounds + 1, settings.rounds + 1, {"cosine": mean_cosine})
-    return anchors, indices, weights
 
 
 def _solve_by_gradient(

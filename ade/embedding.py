@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from ade.codebook import Codebook, Table
 from ade.coded_layer import PackedTable, TrainableTable
 from ade.lexicon import Lexicon
+from ade.packing.format import ANCHOR_BITS, WEIGHT_LEVELS
 from ade.plain import sinusoidal
 
 DENSE_ANCHORS = 4096  # up to this K, training composes by a matrix product with dense coefficients
@@ -72,7 +73,7 @@ class AnchorEmbedding(nn.Module):
         # Shared anchors first, then rows of single tokens in 8 bits, then those in 4 bits.
         shared = self.packing.shared or len(self.anchors)
         parts = self.anchors.split([shared, self.packing.fine, len(self.anchors) - shared - self.packing.fine])
-        bits = (self.packing.anchor_bits, 8, 4)
+        bits = (ANCHOR_BITS, 8, 4)
         return torch.cat([rounded(part, width) for part, width in zip(parts, bits, strict=True) if len(part)])
 
     def pairs_of(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,8 +92,7 @@ class AnchorEmbedding(nn.Module):
         # Weights as they will be read back once packed; gradients pass through unchanged.
         shared = self.packing.shared or len(self.anchors)
         weight = torch.where(index >= shared, weight.abs(), weight)  # rows of single tokens are stored without a sign
-        levels = 2 ** (self.packing.weight_bits - 1) - 1
-        step = weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / levels
+        step = weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / WEIGHT_LEVELS
         return index, weight + ((weight / step).round() * step - weight).detach(), mask
 
     def forward(self, ids: Tensor) -> Tensor:

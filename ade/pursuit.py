@@ -19,8 +19,6 @@ from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import DistillationSettings
 
-DENSE_ANCHORS = 1024  # up to this K, products of dense coefficients are faster than sums over pairs
-
 
 @dataclass
 class Rows:
@@ -147,18 +145,15 @@ def update_anchors(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor
     count, dim = anchors.shape
     square = torch.zeros(count, count, device=anchors.device)
     product = torch.zeros(count, dim, device=anchors.device)
-    for part, block, importance in rows.blocks(2048 if count > DENSE_ANCHORS else 8192):
+    for part, block, importance in rows.blocks(2048):
         index, weight = indices[part].to(anchors.device), weights[part].to(anchors.device)  # (n, k)
         scaled = weight * (importance / cosine[part].to(anchors.device).clamp(min=0.1)).unsqueeze(1)
-        if count > DENSE_ANCHORS:  # sums over the pairs of each row
-            both = (index.unsqueeze(2) * count + index.unsqueeze(1)).flatten()
-            square.view(-1).index_add_(0, both, (scaled.unsqueeze(2) * weight.unsqueeze(1)).flatten())
-            product.index_add_(0, index.flatten(), (scaled.unsqueeze(2) * block.unsqueeze(1)).flatten(0, 1))
-        else:
-            empty = torch.zeros(len(block), count, device=anchors.device)
-            coefficients, by_importance = (empty.scatter_add(1, index, values) for values in (weight, scaled))
-            square += by_importance.T @ coefficients
-            product += by_importance.T @ block
+        both = (index.unsqueeze(2) * count + index.unsqueeze(1)).flatten()  # every pair of two anchors of a row
+        square.view(-1).index_add_(0, both, (scaled.unsqueeze(2) * weight.unsqueeze(1)).flatten())
+        row = torch.arange(len(block), device=anchors.device).repeat_interleave(index.shape[1])
+        places = torch.stack([index.flatten(), row])
+        shape = (count, len(block))
+        product += torch.sparse_coo_tensor(places, scaled.flatten(), shape, check_invariants=False) @ block
 
     used = square.diagonal() > 0
     ridge = 1e-3 * square.diagonal().clamp(min=1e-3)

@@ -7,11 +7,10 @@ Only the embedding table is read, never the rest of the model, and only from for
 import gzip
 import importlib.util
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,29 +71,25 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
     A folder holds either a Hugging Face model or `embeddings.safetensors` / `embeddings.npy` beside
     `tokenizer.json`. Text vectors are GloVe, word2vec or fastText files, plain or gzipped.
     """
-    path, stated_license = Path(source), None
+    path, stated_license, name = Path(source), None, str(source)
     if path.is_file():
         if not path.name.endswith(TEXT_VECTORS):
             raise InputError(f"{path}: a teacher file is text vectors ({', '.join(TEXT_VECTORS)}); else give a folder")
         table, tokenizer = read_text_vectors(path)
-    elif path.is_dir():
-        table, tokenizer = _read_folder(path)
-        stated_license = license_of(path)
-    elif str(source) == DEFAULT_TEACHER:
+    elif name == DEFAULT_TEACHER and not path.is_dir():
         table, tokenizer = _read_wordllama()
         stated_license = (metadata("wordllama")["License"] or "").partition("\n")[0] or None
-    elif not looks_like_hub_name(str(source)):
-        raise InputError(f"{source}: no such file or folder")
     else:
-        folder = _download(str(source))
+        if not path.is_dir() and not looks_like_hub_name(name):
+            raise InputError(f"{source}: no such file or folder")
+        folder = path if path.is_dir() else _download(name)
         table, tokenizer = _read_folder(folder)
-        stated_license = license_of(folder)
+        stated_license = _license_of(folder)
+    name = path.resolve().name if path.exists() else name
+    return Teacher(name, fit_rows(table, tokenizer, source), tokenizer, stated_license)
 
-    name = path.resolve().name if path.exists() else str(source)
-    return Teacher(name, check_table(fit_rows(table, tokenizer), source), tokenizer, stated_license)
 
-
-def license_of(folder: Path) -> str | None:
+def _license_of(folder: Path) -> str | None:
     """Return the license that a folder's model card states; None without a readable card."""
     from huggingface_hub import metadata_load
 
@@ -233,7 +228,12 @@ def read_text_vectors(path: Path) -> tuple[Tensor, Tokenizer]:
     rows: list[np.ndarray] = []
     with gzip.open(path, "rt", encoding="utf8") if path.suffix == ".gz" else open(path, encoding="utf8") as file:
         try:
-            for number, word, row in _vector_lines(file):
+            for number, line in enumerate(file, 1):
+                # Once the first line has told the number of dimensions, a word may contain spaces.
+                word, *numbers = line.rstrip().rsplit(" ", len(rows[0]) if rows else -1)
+                if number == 1 and len(numbers) == 1 and word.isdigit():
+                    continue  # the header of word2vec and fastText: rows, dimensions
+                row = np.array(numbers, dtype=np.float32)
                 if rows and len(row) != len(rows[0]):
                     raise InputError(f"{path}:{number}: {len(row)} numbers, the lines before have {len(rows[0])}")
                 if word not in words:
@@ -245,23 +245,11 @@ def read_text_vectors(path: Path) -> tuple[Tensor, Tokenizer]:
             raise InputError(f"{path}: not text vectors ({error})") from None
     if not rows:
         raise InputError(f"{path}: holds no vectors")
-    known = np.stack(rows)
+
     # [PAD] and [UNK] get the mean vector: of the same scale, and no word in particular.
+    known = np.stack(rows)
     mean = known.mean(0, keepdims=True)
-    table = torch.from_numpy(np.concatenate([mean, mean, known]))  # (N, d)
-    return table, _word_tokenizer(words)
-
-
-def _vector_lines(file: IO[str]) -> Iterator[tuple[int, str, np.ndarray]]:
-    """Yield line number, word and vector of each line."""
-    width = 0
-    for number, line in enumerate(file, 1):
-        # Once the first line has told the number of dimensions, a word may contain spaces.
-        word, *numbers = line.rstrip().rsplit(" ", width) if width else line.rstrip().split(" ")
-        if number == 1 and len(numbers) == 1 and word.isdigit():
-            continue  # the header of word2vec and fastText: rows, dimensions
-        width = width or len(numbers)
-        yield number, word, np.array(numbers, dtype=np.float32)
+    return torch.from_numpy(np.concatenate([mean, mean, known])), _word_tokenizer(words)
 
 
 def _word_tokenizer(words: dict[str, int]) -> Tokenizer:
@@ -273,22 +261,20 @@ def _word_tokenizer(words: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def fit_rows(table: Tensor, tokenizer: Tokenizer) -> Tensor:
-    """Add mean rows to a table until every token id of the tokenizer has one; rows without a token stay."""
+def fit_rows(table: Tensor, tokenizer: Tokenizer, source: str | Path) -> Tensor:
+    """Add mean rows to a table until every token id of the tokenizer has one; rows without a token stay.
+
+    Raises `InputError` for a table that is none, or holds NaN or infinity.
+    """
     if table.ndim != 2 or not table.is_floating_point():
         raise InputError(f"the embedding table is {table.dtype} {tuple(table.shape)}, expected floats of shape (N, d)")
-    ids = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    if table.shape[0] >= ids:
+    for start in range(0, len(table), 65536):
+        finite = torch.isfinite(table[start : start + 65536]).all(1)
+        if not finite.all():
+            row = start + int((~finite).nonzero()[0])
+            raise InputError(f"{source}: row {row} of the embedding table holds NaN or infinity")
+    missing = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1 - len(table)
+    if missing <= 0:
         return table
     mean = table.float().mean(0, keepdim=True).to(table.dtype)
-    return torch.cat([table, mean.expand(ids - table.shape[0], -1)])
-
-
-def check_table(table: Tensor, source: str | Path) -> Tensor:
-    """Return the table; raises `InputError` where it holds NaN or infinity."""
-    for start in range(0, table.shape[0], 65536):
-        bad = ~torch.isfinite(table[start : start + 65536]).all(1)
-        if bad.any():
-            row = start + int(bad.nonzero()[0])
-            raise InputError(f"{source}: row {row} of the embedding table holds NaN or infinity")
-    return table
+    return torch.cat([table, mean.expand(missing, -1)])

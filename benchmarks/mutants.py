@@ -43,7 +43,7 @@ METHOD: dict[str, tuple[str, ...]] = {
     "packing/keys.py": ("packing/test_keys.py",),
     "runtime/tables.py": ("runtime/test_tables.py", "test_backends.py"),
     "runtime/table_scores.py": ("runtime/test_table_scores.py", "test_backends.py"),
-    "runtime/layers.py": ("runtime/test_layers.py",),
+    "runtime/attention.py": ("runtime/test_attention.py",),
     "training/schedule.py": ("training/test_schedule.py",),
 }
 

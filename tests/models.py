@@ -52,13 +52,13 @@ def table_shapes(draw: st.DrawFn) -> TableShape:
     return TableShape(rows, dim, exact, tuple(stages))
 
 
-def packed_codebook(own: int = 3, dim: int = 16, anchor_bits: int = 8) -> Codebook:
+def packed_codebook(own: int = 3, dim: int = 16) -> Codebook:
     """Pairs over 12 anchors; the last tokens have rows of their own, one in 8 bits, the others in 4."""
     plain_book = ragged_codebook([1, 3, 2, 4] * 4 + [1] * own, anchors=12 + own, dim=dim).table
     indices, weights = plain_book.indices % 12, plain_book.weights.copy()
     indices[len(indices) - own :] = 12 + np.arange(own)
     weights[len(weights) - own :] = np.abs(weights[len(weights) - own :])
-    packing = Packing(shared=12, fine=min(1, own), anchor_bits=anchor_bits)
+    packing = Packing(shared=12, fine=min(1, own))
     return Codebook(plain_book.anchors, indices, weights, plain_book.counts, packing)
 
 

@@ -13,12 +13,12 @@ from ade.budget import distill_to_size, least_size
 from ade.codebook import Codebook
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.packing.format import Packing
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 from tests.conftest import word_tokenizer
 
 ALL = np.arange(3000)
+NONE = torch.tensor([], dtype=torch.int64)
 
 
 @pytest.fixture(scope="module")
@@ -98,37 +98,29 @@ def test_a_budget_too_small_says_how_much_is_needed(large):
 
 def test_each_token_takes_what_is_worth_its_price():
     """Three choices of pairs, a row in 8 bits, one in 4; of two budgets the greedy best, by hand."""
-    cosines = torch.tensor([[0.5, 0.9, 0.91], [0.5, 0.6, 0.62], [0.9, 0.91, 0.92]])
-    choices = budget._Choices(torch.zeros(3, 3, dtype=torch.int32), cosines, torch.full((3, 2), 0.2))
-    weight, none = torch.ones(3, dtype=torch.float64), torch.tensor([], dtype=torch.int64)
+    cosines = torch.tensor([[0.5, 0.9, 0.91, 0.2, 0.2], [0.5, 0.6, 0.62, 0.2, 0.2], [0.9, 0.91, 0.92, 0.2, 0.2]])
+    choices = budget._Choices(torch.zeros(3, 3, dtype=torch.int32), cosines)
 
-    def taken(available: float, special: torch.Tensor = none, weight: torch.Tensor = weight) -> list[int]:
-        found = budget._allocate(choices, weight, special, available, 10, 16)
-        assert not found.own_4.any()
-        assert found.own_8.nonzero()[:, 0].tolist() == special.tolist()
-        return found.counts.tolist()
+    def taken(available: float, special: torch.Tensor = NONE, weight: torch.Tensor | None = None) -> list[int]:
+        weight = torch.ones(3) if weight is None else weight
+        return (1 + budget._allocate(choices, weight, special, available, 10, 16)).tolist()
 
     assert taken(30) == [1, 1, 1]
     assert taken(40) == [2, 1, 1]
     assert taken(50) == [2, 2, 1]
     assert taken(10_000) == [3, 3, 3]
-    assert taken(40, weight=torch.tensor([1.0, 9, 1], dtype=torch.float64)) == [1, 2, 1]
-    assert taken(8 * 16 + 16 + 20, torch.tensor([2])) == [1, 1, 0]
+    assert taken(40, weight=torch.tensor([1.0, 9, 1])) == [1, 2, 1]
+    assert taken(8 * 16 + 16 + 20, torch.tensor([2])) == [1, 1, 4]
     with pytest.raises(InputError, match="the budget is too small by 3 bytes"):
-        taken(1, weight=weight)
+        taken(1)
 
 
 def test_a_row_of_its_own_is_taken_where_it_is_better_than_pairs():
-    choices = budget._Choices(
-        torch.zeros(2, 2, dtype=torch.int32),
-        torch.tensor([[0.3, 0.4], [0.99, 0.99]]),
-        torch.tensor([[0.999, 0.98]] * 2),
-    )
-    weight, none = torch.ones(2, dtype=torch.float64), torch.tensor([], dtype=torch.int64)
-    cheap = budget._allocate(choices, weight, none, 10 + 8 * 8 + 16, 10, 16)
-    assert (cheap.counts.tolist(), cheap.own_4.tolist(), cheap.own_8.tolist()) == ([0, 1], [True, False], [False] * 2)
-    rich = budget._allocate(choices, weight, none, 10_000, 10, 16)
-    assert rich.own_8.tolist() == [True, True]
+    cosines = torch.tensor([[0.3, 0.4, 0.999, 0.98], [0.99, 0.99, 0.999, 0.98]])
+    choices = budget._Choices(torch.zeros(2, 2, dtype=torch.int32), cosines)
+    cheap, rich = (budget._allocate(choices, torch.ones(2), NONE, bits, 10, 16) for bits in (10 + 8 * 8 + 16, 10_000))
+    assert (cheap.tolist(), choices.counts(cheap).tolist()) == ([3, 0], [0, 1])  # a row in 4 bits, a pair
+    assert (rich.tolist(), choices.counts(rich).tolist()) == ([2, 2], [0, 0])  # rows in 8 bits
 
 
 def test_anchors_are_a_power_of_two_in_a_fifth_of_the_bytes_and_at_most_an_eighth_of_the_tokens():
@@ -139,16 +131,7 @@ def test_anchors_are_a_power_of_two_in_a_fifth_of_the_bytes_and_at_most_an_eight
         (10, 100_000, 48, 2),
         (10**6, 10, 48, 2),
     ):
-        assert budget._anchor_count(size, count, dim) == expected
-    assert budget._pair_bits(Packing(shared=512)) == 9 + 4
-    assert budget._pair_bits(Packing(shared=513)) == 10 + 4
-
-
-def test_the_weight_of_a_token_is_a_power_of_its_frequency():
-    expected = (1 / (torch.arange(5) + 100)) ** 0.3
-    torch.testing.assert_close(budget._weights(None, 5), expected / expected.mean())
-    expected = torch.tensor([1.0, 2, 4]) ** 0.3
-    torch.testing.assert_close(budget._weights(torch.tensor([0.0, 1, 3]), 3), expected / expected.mean())
+        assert budget._without_pairs(size, count, dim).anchors == expected
 
 
 def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_better():
@@ -156,9 +139,9 @@ def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_b
     anchors = F.normalize(torch.randn(300, 8, 16, generator=generator), dim=2)  # (n, k, d)
     rows = F.normalize(torch.randn(300, 16, generator=generator), dim=1)
     real = torch.arange(8) < torch.randint(4, 9, (300, 1), generator=generator)
-    anchors = anchors * real.unsqueeze(2)  # as `_fit_weights` gives padding
+    anchors = anchors * real.unsqueeze(2)  # as `_fit` gives padding
     small, target = anchors @ anchors.transpose(1, 2), (anchors @ rows.unsqueeze(2)).squeeze(2)
-    weights, cosine = budget._rounded_fit(small, target, real, 7)
+    weights, cosine = budget._rounded_fit(small, target, real)
     assert not weights[~real].any()
     step = weights.abs().amax(1, keepdim=True) / 7
     number = (weights / step).round()

@@ -73,18 +73,6 @@ def test_the_same_seed_gives_the_same_codebook(solver):
     assert not np.array_equal(first.anchors, other.anchors)
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.4])
-@pytest.mark.parametrize("solver", ["pursuit", "gradient"])
-def test_no_anchor_is_left_unused_even_on_a_degenerate_table(solver, threshold):
-    table = torch.randn(5, 8).repeat(40, 1) + 1e-3 * torch.randn(200, 8)  # five words, forty times each
-    table[:20] = 0
-    teacher = Teacher("copies", table, word_tokenizer([f"w{i}" for i in range(198)]))
-    settings = DistillationSettings(anchors=40, pairs=2, solver=solver, threshold=threshold, rounds=4)
-    saved = distill(teacher, settings)
-    assert saved.config.metadata["dead_anchors"] == 0
-    assert len(np.unique(book_of(saved).indices)) == 40
-
-
 def test_a_threshold_gives_each_token_its_own_cardinality():
     book = book_of(distill(planted(), DistillationSettings(anchors=30, pairs=6, threshold=0.3)))
     assert 1 <= book.counts.min() < book.counts.max() <= 6
@@ -169,24 +157,3 @@ def test_the_l1_penalty_shrinks_the_dense_transform_alone():
     assert float(descended(start)[0].abs().sum(1).mean()) < 0.97 * start.abs().sum(1).mean()
     kept = descended(start[:, :3], torch.arange(3).repeat(400, 1))[0]
     assert float(kept.abs().sum(1).mean()) > 0.99 * start[:, :3].abs().sum(1).mean()
-
-
-def test_a_revived_anchor_is_one_rows_own_with_all_its_weight_and_never_a_row_of_zeros():
-    """Five words, forty times each, and an anchor in use for each: the others become rows of low cosine."""
-    table = torch.randn(5, 8).repeat(40, 1) + 0.1 * torch.randn(200, 8)
-    table[100:120] = 0
-    rows = Rows(table, torch.ones(200), CPU)
-    anchors = F.normalize(torch.randn(12, 8), dim=1)
-    anchors[:5] = rows.take(torch.arange(5))
-    indices, weights = (torch.arange(200) % 5).unsqueeze(1).repeat(1, 2), torch.full((200, 2), 0.5)
-    keep = torch.tensor([False, True]).repeat(200, 1)
-    cosine = (anchors[indices[:, 1]] * rows.take(torch.arange(200))).sum(1)  # a row's cosine to its only anchor
-    cosine[100:120] = torch.inf
-    distillation._revive_unused(rows, anchors, indices, weights, keep)
-    owners = ((indices >= 5) & keep).any(1).nonzero()[:, 0].tolist()
-    assert owners == sorted(cosine.argsort()[:7].tolist())
-    for anchor in range(5, 12):
-        (owner,) = ((indices == anchor) & keep).any(1).nonzero()[:, 0].tolist()
-        assert keep[owner].tolist() == [True, False]
-        assert float(weights[owner, 0]) == 1.0
-        torch.testing.assert_close(anchors[anchor], rows.take(torch.tensor([owner]))[0])

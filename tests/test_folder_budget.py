@@ -1,7 +1,7 @@
 """A size is that of a whole folder: weights, tokenizer and configuration fit into it, and little of it is left over."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -14,11 +14,10 @@ from ade.errors import InputError
 from ade.folder import Saved, nbytes_of
 from ade.folder_budget import (
     ByteShares,
+    ModelParts,
     distill_folder,
-    distill_for_encoder,
     distill_for_model,
     divide,
-    divide_encoder,
     layer_bytes,
     shares_of,
 )
@@ -28,7 +27,7 @@ from ade.teachers import Teacher
 from tests.conftest import ragged_codebook, word_tokenizer
 from tests.models import random_model
 
-NAMES = ("red", "green", "blue")
+CLASSIFIER_PARTS = ModelParts(3, names=("red", "green", "blue"), lexicon=True)
 FAST = DistillationSettings(rounds=1)
 
 
@@ -76,14 +75,14 @@ def test_a_codebook_of_a_folder_has_the_rows_of_its_own_tokens(wide):
 def test_a_size_below_the_least_is_refused_with_it(wide):
     with pytest.raises(InputError, match="at least about") as caught:
         distill(wide, DistillationSettings(size="20kB"))
-    least = int(str(caught.value).split("at least about ")[1].split(", ")[0].replace(",", ""))
+    least = int(str(caught.value).split("at least about ")[1].split(": ")[0].replace(",", ""))
     assert 20_000 < least < 60_000
     distill(wide, DistillationSettings(size=str(least + 500), rounds=1))
 
 
 @pytest.mark.parametrize("size", [30_000, 60_000])
 def test_a_model_folder_has_the_size_asked_for(wide, texts, size, tmp_path):
-    saved = distill_for_model(wide, texts, size, NAMES, FAST)
+    saved = distill_for_model(wide, texts, size, CLASSIFIER_PARTS, FAST)
     shares = shares_of(saved)
     assert ByteShares(**json.loads(json.dumps(saved.config.metadata["bytes"]))) == shares
     assert saved.table.vocabulary < 3000  # the words of the texts
@@ -94,7 +93,8 @@ def test_a_model_folder_has_the_size_asked_for(wide, texts, size, tmp_path):
 
 
 def test_rare_tokens_are_dropped_where_bytes_are_few(wide, texts):
-    large, small = (distill_for_model(wide, texts, size, NAMES, FAST, lexicon=False) for size in (60_000, 27_000))
+    without = replace(CLASSIFIER_PARTS, lexicon=False)
+    large, small = (distill_for_model(wide, texts, size, without, FAST) for size in (60_000, 24_000))
     assert shares_of(large).lexicon == shares_of(small).lexicon == 0
     assert small.table.vocabulary < 0.8 * large.table.vocabulary
     assert shares_of(small).codebook >= folder_budget.BYTES_PER_TOKEN * small.table.vocabulary
@@ -103,7 +103,7 @@ def test_rare_tokens_are_dropped_where_bytes_are_few(wide, texts):
 
 
 def test_an_encoder_keeps_all_tokens_where_the_bytes_suffice(wide, texts, tmp_path):
-    large, small = (distill_for_encoder(wide, texts, size, 16, 2, FAST) for size in (130_000, 60_000))
+    large, small = (distill_for_model(wide, texts, size, ModelParts(16, 2), FAST) for size in (130_000, 60_000))
     assert large.table.vocabulary == 5000
     assert small.table.vocabulary < 3000
     for size, saved in ((130_000, large), (60_000, small)):
@@ -114,12 +114,11 @@ def test_an_encoder_keeps_all_tokens_where_the_bytes_suffice(wide, texts, tmp_pa
 
 def test_a_model_size_below_the_least_is_refused_at_once_with_it(wide, texts, monkeypatch):
     monkeypatch.setattr(folder_budget, "distill_to_size", None)  # it must not come to that
-    for make in (
-        lambda: distill_for_model(wide, texts[:200], 8_000, NAMES),
-        lambda: distill_for_encoder(wide, texts[:200], 7_000, 9),
-    ):
-        with pytest.raises(InputError, match="a model needs at least about") as caught:
-            make()
+    for size, parts in ((8_000, CLASSIFIER_PARTS), (7_000, ModelParts(9))):
+        with pytest.raises(
+            InputError, match=f"{size:,} bytes are too few .* the folder needs at least about"
+        ) as caught:
+            distill_for_model(wide, texts[:200], size, parts)
         assert "\n" not in str(caught.value)
 
 
@@ -134,22 +133,23 @@ def test_the_bytes_of_the_layers_are_known(bits, layers, dim):
 
 
 def test_layers_get_few_bits_in_a_small_folder_and_a_lexicon_no_more_than_it_can_use():
-    large, small = (divide(size, 100_000, 384, NAMES, 10**9) for size in (5_000_000, 1_000_000))
+    large, small = (divide(size, 100_000, 384, CLASSIFIER_PARTS, 0, 10**9) for size in (5_000_000, 1_000_000))
     assert (large.layer_bits, small.layer_bits) == (8, 4)
     for shares, size in ((large, 5_000_000), (small, 1_000_000)):
         assert sum(asdict(shares).values()) - shares.layer_bits == size
         assert shares.layers == layer_bytes(384, 3, shares.layer_bits)
         assert shares.lexicon == int(0.3 * (shares.codebook + shares.lexicon))
-    assert divide(5_000_000, 100_000, 384, NAMES, 20_000).lexicon == 20_000
-    assert divide(5_000_000, 100_000, 384, NAMES, 9_999).lexicon == 0
-    assert divide(5_000_000, 100_000, 384, ["é" * 100], 0).config > large.config + 3 * 150
+    assert divide(5_000_000, 100_000, 384, CLASSIFIER_PARTS, 0, 20_000).lexicon == 20_000
+    assert divide(5_000_000, 100_000, 384, CLASSIFIER_PARTS, 0, 9_999).lexicon == 0
+    long_name = divide(5_000_000, 100_000, 384, ModelParts(1, names=["é" * 100]), 0)
+    assert long_name.config > large.config + 3 * 150
 
 
-def test_layers_of_an_encoder_have_8_bits_only_where_the_codebook_has_enough_left():
-    found = [divide_encoder(size, 1000, 32, 32, 1, codebook=4000) for size in range(2000, 60_000, 500)]
-    assert {shares.layer_bits for shares in found} == {4, 8}
-    assert min(shares.codebook for shares in found if shares.layer_bits == 8) >= 4000
-    fits = [shares.codebook >= 4000 for shares in found]
+def test_layers_have_8_bits_only_where_the_codebook_has_enough_left():
+    shares = [divide(size, 1000, 32, ModelParts(32), enough=4000) for size in range(2000, 60_000, 500)]
+    assert {each.layer_bits for each in shares} == {4, 8}
+    assert min(each.codebook for each in shares if each.layer_bits == 8) >= 4000
+    fits = [each.codebook >= 4000 for each in shares]
     assert fits == sorted(fits)  # where a size suffices, a larger one does
-    large = divide_encoder(30_000, 1000, 64, 32, 1, codebook=10)
+    large = divide(30_000, 1000, 64, ModelParts(32), enough=10)
     assert large.layers == layer_bytes(64, 32, 4) <= 0.6 * 30_000 < layer_bytes(64, 32, 8)

@@ -71,15 +71,15 @@ def test_text_vectors_with_capitals_keep_them_and_a_word_counts_once(tmp_path):
 
 
 def test_missing_rows_are_filled_with_the_mean_and_surplus_rows_stay(teacher):
-    few = fit_rows(teacher.table[:-4].half(), teacher.tokenizer)
+    few = fit_rows(teacher.table[:-4].half(), teacher.tokenizer, "x")
     assert few.dtype == torch.float16
     assert torch.equal(few[:-4], teacher.table[:-4].half())
     torch.testing.assert_close(few[-4:], few[:-4].float().mean(0).half().expand(4, -1))
     many = torch.cat([teacher.table, teacher.table])
-    assert fit_rows(many, teacher.tokenizer) is many
+    assert fit_rows(many, teacher.tokenizer, "x") is many
     for table in (teacher.table.int(), teacher.table[0]):
         with pytest.raises(InputError, match=r"expected floats of shape \(N, d\)"):
-            fit_rows(table, teacher.tokenizer)
+            fit_rows(table, teacher.tokenizer, "x")
 
 
 def test_a_teacher_with_some_of_its_rows_and_as_a_folder(teacher):

@@ -203,6 +203,7 @@ def _load_teacher(source: str, prune_vocabulary: Path | None, corpus: Path | Non
 def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> None:
     """Print how near a codebook, or a table in codes, is to its teacher, and its size."""
     from ade.codebook import Codebook
+    from ade.packing.format import ANCHOR_BITS, WEIGHT_BITS
 
     book, cosine = saved.table, f"mean {result['cosine']:.4f}"
     rows = [("codebook", result["codebook"]), ("teacher", f"{result['teacher']}  {book.vocabulary:,} x {book.dim}")]
@@ -215,8 +216,8 @@ def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> N
         rows.append(("cosine to the teacher", f"{cosine}  by use {result['cosine_by_use']:.4f}"))
     if isinstance(book, Codebook) and book.packing is not None:
         packing = book.packing
-        bits = f"{max(1, (packing.shared - 1).bit_length())} an index, {packing.weight_bits} a weight"
-        rows.append(("bits", f"{bits}, {packing.anchor_bits} a number of an anchor"))
+        index_bits = max(1, (packing.shared - 1).bit_length())
+        rows.append(("bits", f"{index_bits} an index, {WEIGHT_BITS} a weight, {ANCHOR_BITS} a number of an anchor"))
         rows.append(("tokens with own rows", f"{result['own_8']:,} in 8 bits, {result['own_4']:,} in 4"))
     sizes = f"{display.size(result['teacher_bytes'])} -> {display.size(result['bytes'])}"
     display.print_facts(to, [*rows, ("size", f"{sizes}, {result['ratio']:.1f}x smaller")])

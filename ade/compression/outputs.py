@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ade.data.batches import sorted_batches
+from ade.data.tokens import sorted_batches
 from ade.progress import Report, silent
 
 DECODERS = ("ForCausalLM", "LMHeadModel")

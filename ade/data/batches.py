@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ade.data.tokens import Ragged
+from ade.data.tokens import Ragged, sorted_batches
 
 
 class DeviceTokens:
@@ -63,13 +63,3 @@ def shuffled_batches(lengths: np.ndarray, size: int, seed: int) -> list[np.ndarr
         rows = rows[np.argsort(lengths[rows], kind="stable")]
         batches.extend(rows[i : i + size] for i in range(0, len(rows), size))
     return [batches[i] for i in generator.permutation(len(batches))]
-
-
-def sorted_batches(lengths: np.ndarray, tokens: int = 16384) -> Iterator[np.ndarray]:
-    """Batches for evaluation: every row once, longest first, each with at most `tokens` tokens, padding included."""
-    order = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        size = max(1, tokens // int(lengths[order[start]]))
-        yield order[start : start + size]
-        start += size

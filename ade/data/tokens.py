@@ -94,6 +94,16 @@ class Ragged:
         return Ragged(np.concatenate([self.ids, other.ids]), offsets)
 
 
+def sorted_batches(lengths: np.ndarray, tokens: int = 16384) -> Iterator[np.ndarray]:
+    """Yield every text once, longest first, in batches of at most `tokens` tokens, padding included."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        size = max(1, tokens // int(lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
 def truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
     """A copy of a tokenizer that truncates to `max_length` tokens and does not pad."""
     copy = Tokenizer.from_str(tokenizer.to_str())

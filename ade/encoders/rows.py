@@ -17,10 +17,8 @@ from ade.coded_layer import PackedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.distill_codes import special_rows
 from ade.compression.frequencies import row_frequencies
-from ade.errors import InputError
 from ade.folder import Saved
-from ade.folder_budget import MIN_COUNTS, MOST_TEXTS, ByteShares, divide_encoder, evenly, smaller
-from ade.packing.tokenizer_file import packed_bytes
+from ade.folder_budget import ENCODER_TEXTS, ByteShares, ModelParts, evenly, fit_vocabulary
 from ade.progress import Report
 from ade.settings import TrainingSettings
 from ade.teachers import Teacher
@@ -80,18 +78,13 @@ class Books:
 def row_table(teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int = 1) -> RowTable:
     """Return what of a teacher's table an encoder takes whose folder has at most `size` bytes.
 
-    Arguments as for `distill_for_encoder`; the numbers of the tokens are those of the returned tokenizer.
+    `outputs` is the width of its vectors; the numbers of the tokens are those of the returned tokenizer.
     """
-    known, dim = evenly(texts, MOST_TEXTS), teacher.table.shape[1]
-    for min_count in (0, *MIN_COUNTS):
-        small = smaller(teacher, known, min_count)
-        enough = int(BITS / 8 * small.table.numel()) + dim * (BOOKS * ENTRIES + dim)
-        shares = divide_encoder(size, len(packed_bytes(small.tokenizer)), dim, outputs, layers, enough)
-        if shares.codebook >= enough:
-            frequencies = row_frequencies(small.tokenizer, len(small.table), known)
-            return RowTable(small, frequencies, shares)
-    needed = size - shares.codebook + enough
-    raise InputError(
-        f"{size:,} bytes are too few for this teacher and these texts; an encoder needs at least about {needed:,}: "
-        f"{shares.tokenizer:,} for the tokenizer, {shares.layers:,} for the layers, {enough:,} for the table"
-    )
+    dim = teacher.table.shape[1]
+
+    def enough(small: Teacher) -> int:
+        return int(BITS / 8 * small.table.numel()) + dim * (BOOKS * ENTRIES + dim)
+
+    small, _, shares = fit_vocabulary(teacher, texts, size, ModelParts(outputs, layers), enough)
+    shares.check(enough(small))
+    return RowTable(small, row_frequencies(small.tokenizer, len(small.table), evenly(texts, ENCODER_TEXTS)), shares)

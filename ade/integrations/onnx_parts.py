@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ade.codebook import Codebook
 from ade.lexicon import Lexicon
 from ade.packing.bits import pack_rows
-from ade.packing.format import SCALE_STEPS
+from ade.packing.format import SCALE_STEPS, WEIGHT_LEVELS
 
 
 def _keep(module: nn.Module, **arrays: np.ndarray) -> None:
@@ -107,13 +107,11 @@ class PairsInBytes(nn.Module):
         if packing is not None:
             low, high = arrays["scale_range"].astype(np.float64)
             grid = low * (high / low) ** (np.arange(SCALE_STEPS + 1) / SCALE_STEPS)
-            levels = 2 ** (packing.weight_bits - 1) - 1
-            steps = weights / np.repeat(grid[arrays["scales"]], book.counts) * levels
+            steps = weights / np.repeat(grid[arrays["scales"]], book.counts) * WEIGHT_LEVELS
             weights = np.round(steps).astype(np.int8)
-            _keep(self, scales=arrays["scales"], grid=(grid / levels).astype(np.float32))
-            if packing.anchor_bits == 8:
-                scales = np.concatenate([arrays[f"{name}_scales"] for name in ("anchors", "own_8", "own_4")])
-                self.anchors = Bytes(book.anchors, scales[:, None])
+            _keep(self, scales=arrays["scales"], grid=(grid / WEIGHT_LEVELS).astype(np.float32))
+            scales = np.concatenate([arrays[f"{name}_scales"] for name in ("anchors", "own_8", "own_4")])
+            self.anchors = Bytes(book.anchors, scales[:, None])
         _keep(self, counts=_smallest(book.counts), indices=_smallest(book.indices), weights=weights)
 
     def pairs(self, ids: Tensor) -> tuple[Tensor, Tensor]:

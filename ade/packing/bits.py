@@ -2,8 +2,6 @@
 
 import numpy as np
 
-MAX_BITS = 25  # of a number in a stream: with its shift it fits into 32 bits
-
 
 def stream_bytes(count: int, width: int) -> int:
     """Bytes of a stream of `count` numbers of `width` bits each."""
@@ -12,34 +10,19 @@ def stream_bytes(count: int, width: int) -> int:
 
 def pack_bits(values: np.ndarray, width: int) -> np.ndarray:
     """Pack unsigned integers into a stream of `width` bits each, lowest bit first."""
-    groups = -(-len(values) // 8)
-    numbers = np.zeros((groups, 8), np.uint32)  # eight numbers fill `width` whole bytes
-    numbers.ravel()[: len(values)] = values
-
-    packed = np.zeros((groups, width + 4), np.uint8)  # the last number may reach four bytes further
-    for i in range(8):
-        byte, shift = divmod(i * width, 8)
-        word = numbers[:, i].astype(np.uint64) << np.uint64(shift)
-        for part in range(-(-(shift + width) // 8)):
-            packed[:, byte + part] |= (word >> np.uint64(8 * part)).astype(np.uint8)
-    return packed[:, :width].ravel()[: stream_bytes(len(values), width)]
+    bits = np.empty((len(values), width), np.uint8)
+    for i in range(width):
+        bits[:, i] = (values >> i) & 1
+    return np.packbits(bits.ravel(), bitorder="little")
 
 
 def unpack_bits(stream: np.ndarray, width: int, count: int) -> np.ndarray:
     """Return the `count` numbers that `pack_bits` packed: (count,) int64."""
-    groups = -(-count // 8)
-    padded = np.zeros(groups * width, np.uint8)
-    padded[: len(stream)] = stream
-    rows = padded.reshape(groups, width)
-
-    numbers = np.empty((groups, 8), np.int64)
-    for i in range(8):
-        byte, shift = divmod(i * width, 8)
-        word = np.zeros(groups, np.uint32)
-        for part in range(-(-(shift + width) // 8)):
-            word |= rows[:, byte + part].astype(np.uint32) << np.uint32(8 * part)
-        numbers[:, i] = (word >> np.uint32(shift)) & np.uint32(2**width - 1)
-    return numbers.ravel()[:count]
+    bits = np.unpackbits(stream, count=count * width, bitorder="little").reshape(count, width)
+    numbers = np.zeros(count, np.int64)
+    for i in range(width):
+        numbers |= bits[:, i].astype(np.int64) << i
+    return numbers
 
 
 def pack_rows(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ade.errors import InputError
-from ade.packing.bits import MAX_BITS, pack_bits, pack_rows, rows_stored, stream_bytes, unpack_bits, unpack_rows
+from ade.packing.bits import pack_bits, pack_rows, rows_stored, stream_bytes, unpack_bits, unpack_rows
 
 OWN_8, OWN_4 = 0, 1  # codes of tokens with a row of their own; the code of any other is 1 more than its pairs
+WEIGHT_BITS, ANCHOR_BITS = 4, 8  # of the weight of a pair, and of a number of a shared anchor
+WEIGHT_LEVELS = 2 ** (WEIGHT_BITS - 1) - 1  # the largest integer that a stored weight may be
 SCALE_STEPS = 255  # of the logarithmic grid of scales
 Layout = dict[str, tuple[str, tuple[int, ...]]]  # type and shape of arrays, by name
 
@@ -31,18 +33,10 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """Bits with which a codebook is stored."""
+    """Which anchors of a packed codebook are shared, and in how many bits the others are stored."""
 
-    weight_bits: int = 4
-    anchor_bits: int = 8
     shared: int = 0  # the first anchors, used by all tokens; each other one is the own row of a token. 0: all
     fine: int = 0  # of the anchors after the shared ones, the first ones with 8 bits a number; the others have 4
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.weight_bits <= 8:
-            raise InputError(f"weight_bits must be between 2 and 8, not {self.weight_bits}")
-        if self.anchor_bits not in (8, 16):
-            raise InputError(f"anchors are stored in 8 or 16 bits, not {self.anchor_bits}")
 
 
 @dataclass(frozen=True)
@@ -56,15 +50,11 @@ class PackedSizes:
     own_4: int  # and with 4
     pairs: int  # of all other tokens together
     most: int  # the most pairs of a token
-    weight_bits: int
-    anchor_bits: int
 
     def __post_init__(self) -> None:
         natural = all(type(number) is int and number >= 0 for number in asdict(self).values())
-        if not natural or self.anchors < 1 or not 2 <= self.weight_bits <= 8 or self.anchor_bits not in (8, 16):
+        if not natural or self.anchors < 1:
             raise InputError("the sizes of a packed codebook are not valid")
-        if self.pair_bits > MAX_BITS:
-            raise InputError(f"a codebook of {self.anchors:,} anchors and {self.weight_bits} bits cannot be packed")
 
     @property
     def index_bits(self) -> int:
@@ -74,7 +64,7 @@ class PackedSizes:
     @property
     def pair_bits(self) -> int:
         """Bits of a pair: its index, then its weight."""
-        return self.index_bits + self.weight_bits
+        return self.index_bits + WEIGHT_BITS
 
     @property
     def count_bits(self) -> int:
@@ -82,19 +72,14 @@ class PackedSizes:
         return (self.most + 1).bit_length()
 
     @property
-    def weight_levels(self) -> int:
-        """The largest integer that a stored weight may be."""
-        return 2 ** (self.weight_bits - 1) - 1
-
-    @property
     def packing(self) -> Packing:
-        """The bits of the packed codebook."""
-        return Packing(self.weight_bits, self.anchor_bits, self.anchors, self.own_8)
+        """How the codebook is packed."""
+        return Packing(self.anchors, self.own_8)
 
     def arrays(self) -> Layout:
         """Return type and shape of every array, by name."""
         layout: Layout = {}
-        parts = ("anchors", self.anchors, self.anchor_bits), ("own_8", self.own_8, 8), ("own_4", self.own_4, 4)
+        parts = ("anchors", self.anchors, ANCHOR_BITS), ("own_8", self.own_8, 8), ("own_4", self.own_4, 4)
         for name, count, bits in parts:
             layout[name], layout[f"{name}_scales"] = rows_stored(count, self.dim, bits)
         return layout | {
@@ -143,12 +128,10 @@ def pack(pairs: Pairs, packing: Packing) -> tuple[PackedSizes, dict[str, np.ndar
         own_4=int(own_4.sum()),
         pairs=int(counts[~own].sum()),
         most=int(counts.max()),
-        weight_bits=packing.weight_bits,
-        anchor_bits=packing.anchor_bits,
     )
     arrays = {"codes": pack_bits(np.where(own_8, OWN_8, np.where(own_4, OWN_4, counts + 1)), sizes.count_bits)}
     parts = np.split(anchors, [shared, shared + sizes.own_8])
-    for name, rows, bits in zip(("anchors", "own_8", "own_4"), parts, (sizes.anchor_bits, 8, 4), strict=True):
+    for name, rows, bits in zip(("anchors", "own_8", "own_4"), parts, (ANCHOR_BITS, 8, 4), strict=True):
         arrays[name], arrays[f"{name}_scales"] = pack_rows(rows, bits)
 
     # A token's scale is its largest weight, on a logarithmic grid from the smallest to the largest of all.
@@ -159,7 +142,7 @@ def pack(pairs: Pairs, packing: Packing) -> tuple[PackedSizes, dict[str, np.ndar
     arrays["scale_range"] = np.array([low, high], np.float32)
 
     token = np.repeat(np.arange(len(counts)), counts)  # (P,): the token a pair belongs to
-    level = np.round(weights / largest[token] * sizes.weight_levels).astype(np.int64) + sizes.weight_levels
+    level = np.round(weights / largest[token] * WEIGHT_LEVELS).astype(np.int64) + WEIGHT_LEVELS
     words = indices.astype(np.int64) | (level << sizes.index_bits)
     arrays["pairs"] = pack_bits(words[~own[token]], sizes.pair_bits)
     return sizes, arrays
@@ -185,7 +168,7 @@ def unpack(sizes: PackedSizes, arrays: Mapping[str, np.ndarray]) -> Pairs:
     indices = np.repeat(own_anchor, counts)
     indices[~of_own] = words & (2**sizes.index_bits - 1)
     weights = np.ones(len(indices))
-    weights[~of_own] = ((words >> sizes.index_bits) - sizes.weight_levels) / sizes.weight_levels
+    weights[~of_own] = ((words >> sizes.index_bits) - WEIGHT_LEVELS) / WEIGHT_LEVELS
     if indices.max() >= sizes.anchors + sizes.own_8 + sizes.own_4 or (indices[~of_own] >= sizes.anchors).any():
         raise InputError("an index lies outside the anchors; the file is damaged")
 

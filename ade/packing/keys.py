@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ade.errors import InputError
-from ade.packing.bits import MAX_BITS, pack_bits, stream_bytes, unpack_bits
+from ade.packing.bits import pack_bits, stream_bytes, unpack_bits
 from ade.packing.format import Layout, check_arrays
 
 IDF_BITS = 4
@@ -25,8 +25,7 @@ class KeySizes:
     @property
     def low_bits(self) -> int:
         """Low bits of a key that are stored as they are."""
-        wanted = (self.end // max(1, self.entries)).bit_length() - 1
-        return min(max(0, wanted), MAX_BITS)
+        return max(0, (self.end // max(1, self.entries)).bit_length() - 1)
 
     def arrays(self) -> Layout:
         """Return type and shape of every array, by name."""
@@ -49,7 +48,7 @@ def pack_keys(keys: np.ndarray, idf: np.ndarray, end: int) -> dict[str, np.ndarr
     least, most = float(idf.min(initial=1.0)), float(idf.max(initial=1.0))
     steps = np.round((idf - least) / max(most - least, 1e-6) * (2**IDF_BITS - 1)).astype(np.int64)
     return {
-        "keys_low": pack_bits(low, sizes.low_bits) if sizes.low_bits else np.empty(0, np.uint8),
+        "keys_low": pack_bits(low, sizes.low_bits),
         "keys_high": np.packbits(marks, bitorder="little"),
         "idf": pack_bits(steps, IDF_BITS),
         "idf_range": np.array([least, most], np.float32),
@@ -63,7 +62,7 @@ def unpack_keys(sizes: KeySizes, arrays: Mapping[str, np.ndarray]) -> tuple[np.n
     if len(marks) != sizes.entries:
         raise InputError("the lexicon's keys do not add up; the file is damaged")
     high = marks - np.arange(sizes.entries)
-    low = unpack_bits(arrays["keys_low"], sizes.low_bits, sizes.entries) if sizes.low_bits else 0
+    low = unpack_bits(arrays["keys_low"], sizes.low_bits, sizes.entries)
     keys = (high << sizes.low_bits) | low
     if (np.diff(keys) <= 0).any() or keys.max(initial=0) >= sizes.end:
         raise InputError("the lexicon's keys are not in order; the file is damaged")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from ade.errors import InputError, first_line
 
@@ -25,6 +25,15 @@ MAX_MEMORY = 1 << 28  # of the decompressor
 MAX_DIGITS = 6  # decimal digits of scores stored as whole numbers
 MAX_PREFIX = 60  # characters a token shares with the one before; more are stored again
 ZERO = ord("0")  # the character that stands for the number 0; higher ones follow
+SPECIAL_TOKENS = {  # as transformers asks for them, and their usual spellings
+    "pad_token": ("[PAD]", "<pad>", "<unk>", "[UNK]"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]",),
+    "sep_token": ("[SEP]",),
+    "mask_token": ("[MASK]", "<mask>"),
+    "bos_token": ("<s>",),
+    "eos_token": ("</s>",),
+}
 Json = dict[str, Any]
 
 
@@ -44,8 +53,6 @@ def tokenizer_path(folder: Path) -> Path:
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, packed: bool, max_tokens: int) -> None:
     """Write a tokenizer into a folder, as tokenizer.json or packed, and `tokenizer_config.json` for transformers."""
-    from ade.packing.special_tokens import special_tokens  # prediction never writes
-
     plain = Tokenizer.from_str(tokenizer.to_str())
     plain.no_truncation()
     plain.no_padding()
@@ -60,6 +67,42 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, packed: bool, max_tokens
         (folder / PACKED).write_bytes(packed_bytes(plain))
     else:
         (folder / TOKENIZER).write_text(_compact_json(json.loads(plain.to_str())), "utf8")
+
+
+def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the special tokens that transformers asks for, found by their usual spellings; always one for padding.
+
+    Where no token is there for padding, one is added to the tokenizer's special tokens.
+    """
+    known = tokenizer.get_vocab(with_added_tokens=True)
+    chosen = {
+        kind: next((token for token in tokens if token in known), None) for kind, tokens in SPECIAL_TOKENS.items()
+    }
+    special = {kind: token for kind, token in chosen.items() if token is not None}
+    if "pad_token" not in special:
+        special["pad_token"] = _pad_token(tokenizer)
+    return special
+
+
+def _pad_token(tokenizer: Tokenizer) -> str:
+    """Choose a token for padding in a tokenizer that names none: a special token, or one that occurs in no text.
+
+    Padding is masked, so any token does for the model. But transformers splits texts at special tokens before it
+    tokenizes the rest, so the spelling should be one that texts do not contain: the longest token whose spelling is not
+    tokenized to itself, like '##ing'; where there is none, any token, matched as a whole word only.
+    """
+    special = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]
+    if special:
+        return special[0]
+
+    ids = tokenizer.get_vocab()
+    longest_first = sorted(ids, key=lambda token: (-len(token), ids[token]))
+    unspelled = (
+        token for token in longest_first if tokenizer.encode(token, add_special_tokens=False).ids != [ids[token]]
+    )
+    chosen = next(unspelled, min(ids, key=ids.__getitem__))
+    tokenizer.add_special_tokens([AddedToken(chosen, single_word=True, normalized=False, special=True)])
+    return chosen
 
 
 def packed_bytes(tokenizer: Tokenizer) -> bytes:

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ade.data.batches import DeviceTokens, sorted_batches
-from ade.data.tokens import Ragged
+from ade.data.batches import DeviceTokens
+from ade.data.tokens import Ragged, sorted_batches
 from ade.embedding import LexiconLayer
-from ade.runtime.gpu_tables import device_tables
-from ade.runtime.kernels import class_scores
+from ade.runtime.kernels import class_scores, device_tables
 from ade.runtime.lexicon_kernels import lexicon_scores
-from ade.runtime.tables import AnchorRows, LookupTables
+from ade.runtime.tables import LookupTables
 
 BATCH_TOKENS = 1 << 18  # tokens in a batch: enough to fill the device
 MAX_BATCH_TEXTS = 32_768  # a grid of programs has a largest size
@@ -41,15 +40,13 @@ class _Recorded(NamedTuple):
 
 def unsupported(tables: LookupTables) -> str | None:
     """Why the kernels cannot run a model; None where they can."""
-    if not isinstance(tables.rows, AnchorRows):
-        return "its table is coded"
     config, head_width = tables.config, tables.dim // tables.config.heads
     pooled = 2 * bucketed(config.max_tokens) * max(16, 2 * tables.outputs)  # one program pools a text
-    table_bytes = 4 * tables.vocabulary * tables.columns.total
+    table_bytes = 4 * tables.table.vocabulary * tables.columns.total
 
     requirements = [
         (config.sat, "it has no attention layer"),
-        (tables.extra is None, "it has several layers"),
+        (config.layers == 1, "it has several layers"),
         (config.pooling == "attention", "it pools by the mean"),
         (head_width >= 16 and head_width.bit_count() == 1, "the width of its heads is not a power of two above 8"),
         (tables.value_readout is None, "it has more labels than its heads are wide"),

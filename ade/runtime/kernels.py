@@ -1,14 +1,20 @@
-"""Projected inference on a GPU: Triton kernels, each with a reference implementation in plain PyTorch.
+"""Lookup tables on a GPU: Triton kernels, each with a reference implementation in plain PyTorch.
 
-The rows are those of `gpu_tables.py`; a token is rows[id] + positions[position]. `attend` gathers tokens and computes
-the attention output without writing a query, a key or an attention weight to memory; `pool` computes the pooling
-weights and sums the tokens' scores into class scores. Without Triton or a GPU the reference implementations are used.
+There a row has, for every head, [query, key, value, zeros], then the row's own 1 + C scores and zeros: what a program
+of a kernel reads together lies together, in blocks whose width is a power of two. A token is rows[id] +
+positions[position]. `attend` gathers tokens and computes the attention output without writing a query, a key or an
+attention weight to memory; `pool` computes the pooling weights and sums the tokens' scores into class scores. Without
+Triton or a GPU the reference implementations are used.
 """
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ade.runtime.gpu_tables import DeviceTables, padded
+from ade.runtime.tables import Columns, LookupTables
 
 try:
     import triton
@@ -17,6 +23,61 @@ except ImportError:  # not on every platform
     triton = None
 available = triton is not None
 MAX_BLOCK = 128  # tokens of a block of queries or keys: the fastest measured
+TYPES_PER_BLOCK = 8192  # rows of the table of token types made in one step
+
+
+@dataclass(frozen=True)
+class DeviceTables:
+    """The tables of a model and how their columns are divided."""
+
+    rows: Tensor  # (N, W): of token types
+    positions: Tensor  # (P, W): of positions, with the bias
+    heads: int
+    head_width: int  # columns of a head's query or key
+    scores: int  # 1 + C: the pooling score and the class scores, in a head's value and in a row's own
+
+    @property
+    def head_columns(self) -> int:
+        """Columns of a head: query, key, value, zeros."""
+        return 2 * self.head_width + padded(self.scores)
+
+    @property
+    def own_scores(self) -> int:
+        """The column at which a row's own scores start."""
+        return self.heads * self.head_columns
+
+
+def padded(columns: int) -> int:
+    """The next power of two, at least 16: what a matrix product on the device needs, and aligned in memory."""
+    return max(16, 1 << (columns - 1).bit_length())
+
+
+def arrange(table: Tensor, columns: Columns, heads: int) -> Tensor:
+    """A table with the columns of `tables.py` in the order of `DeviceTables`."""
+    query, key, value = (
+        table[:, part].unflatten(1, (heads, -1)) for part in (columns.query, columns.key, columns.value)
+    )
+    own_scores = table[:, columns.own_scores]
+    value, own_scores = (F.pad(part, (0, padded(part.shape[-1]) - part.shape[-1])) for part in (value, own_scores))
+    return torch.cat([torch.cat([query, key, value], 2).flatten(1), own_scores], 1).contiguous()
+
+
+def device_tables(tables: LookupTables, device: torch.device, dtype: torch.dtype) -> DeviceTables:
+    """Copy the tables of a model to a device, rows and positions in `dtype`."""
+    config, vocabulary = tables.config, tables.table.vocabulary
+
+    def arranged(rows: np.ndarray) -> Tensor:
+        return arrange(torch.from_numpy(rows).to(device, dtype), tables.columns, config.heads)
+
+    starts = range(0, vocabulary, TYPES_PER_BLOCK)
+    blocks = [tables.rows(np.arange(start, min(start + TYPES_PER_BLOCK, vocabulary))) for start in starts]
+    return DeviceTables(
+        rows=torch.cat([arranged(block) for block in blocks]),
+        positions=arranged(tables.position_rows(config.max_tokens)).expand(config.max_tokens, -1).contiguous(),
+        heads=config.heads,
+        head_width=tables.dim // config.heads,
+        scores=tables.value_width,
+    )
 
 
 def class_scores(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
@@ -33,9 +94,9 @@ def attend_reference(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tens
     """Attention output of each token, per head: (B, L, H, 1 + C) float32; 0 at padding."""
     rows, real = _rows_of(tables, ids, lengths)
     by_head = rows[..., : tables.own_scores].unflatten(2, (tables.heads, tables.head_columns)).transpose(1, 2)
-    query, key, value = by_head.split([tables.head_width, tables.head_width, padded(tables.value_width)], 3)
+    query, key, value = by_head.split([tables.head_width, tables.head_width, padded(tables.scores)], 3)
     weight = (query @ key.transpose(2, 3)).masked_fill(~real[:, None, None, :], -torch.inf).softmax(3)
-    output = (weight @ value[..., : tables.value_width]) * real[:, None, :, None]
+    output = (weight @ value[..., : tables.scores]) * real[:, None, :, None]
     return output.transpose(1, 2).contiguous()
 
 
@@ -137,11 +198,11 @@ if triton is not None:
 def attend(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
     """`attend_reference` in one kernel, one program for each head of each block of tokens of a text."""
     batch, length = ids.shape
-    output = torch.empty(batch, length, tables.heads, tables.value_width, dtype=torch.float32, device=ids.device)
+    output = torch.empty(batch, length, tables.heads, tables.scores, dtype=torch.float32, device=ids.device)
     block = min(MAX_BLOCK, max(16, triton.next_power_of_2(length)))  # of queries, and of keys
     _attend[triton.cdiv(length, block), tables.heads, batch](
-        tables.rows, tables.positions, ids, lengths, output, tables.rows.shape[1], length, tables.value_width,
-        tables.head_columns, HEADS=tables.heads, HEAD=tables.head_width, VALUE=padded(tables.value_width),
+        tables.rows, tables.positions, ids, lengths, output, tables.rows.shape[1], length, tables.scores,
+        tables.head_columns, HEADS=tables.heads, HEAD=tables.head_width, VALUE=padded(tables.scores),
         QUERIES=block, KEYS=block, STEPS=triton.cdiv(length, block), num_warps=8 if block == 128 else 4, num_stages=1,
     )  # fmt: skip
     return output

@@ -7,33 +7,35 @@ comments, n is a number of texts, T the tokens of the longest, W the columns of 
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 
-from ade.data.tokens import Ragged
-from ade.runtime.layers import attend
+from ade.data.tokens import Ragged, sorted_batches
+from ade.runtime.attention import attend, further_layer
 from ade.runtime.tables import LookupTables
-from ade.runtime.threads import Threads, for_each, single_threaded_blas
+from ade.runtime.threads import cores, for_each, thread_pool
 
 GROUP_ELEMENTS = 1024  # elements computed together: what fits a core's cache
-CACHED_ROWS = 16_384  # token types whose rows are kept
+CACHED_ROWS = 1 << 15  # token types whose rows are kept: all of a usual English vocabulary
 MAX_CACHE_BYTES = 1 << 30
 TYPES_PER_TASK = 256  # types whose rows are computed together
-MIN_PARALLEL_TEXTS = 16  # fewer texts are computed by one thread
+MIN_PARALLEL_TOKENS = 2 * GROUP_ELEMENTS  # up to here one thread computes all
 Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # text numbers, elements (n, T, W), mask (n, T)
 
 
 class TableScores:
-    """Scores and token scores of texts, by all threads of a pool."""
+    """Scores and token scores of texts, by several threads."""
 
-    def __init__(self, tables: LookupTables, threads: Threads, cached_rows: int = CACHED_ROWS) -> None:
-        self.tables, self.threads = tables, threads
+    def __init__(self, tables: LookupTables, threads: int = 0, cached_rows: int = CACHED_ROWS) -> None:
+        """Use `threads` threads; 0 for one per core."""
+        self.tables, self.threads = tables, threads or cores()
         capacity = max(cached_rows, tables.config.max_tokens)
-        self.cache = RowCache(tables.vocabulary, tables.columns.total, capacity)
+        self.cache = RowCache(tables.table.vocabulary, tables.columns.total, capacity)
         self._positions = tables.position_rows(64)  # (P, W), grown when a text is longer; (1, W) without positions
-        self._lock, self._process = threading.RLock(), os.getpid()  # one batch after the other: it changes the cache
+        self._lock, self._process = threading.Lock(), os.getpid()  # one batch after the other: it changes the cache
 
     def pooled(self, texts: Ragged) -> np.ndarray:
         """Return the scores of texts, or the vectors that the tables give: (n, C)."""
@@ -67,16 +69,12 @@ class TableScores:
 
     def _compute(self, texts: Ragged, compute: Compute) -> None:
         if self._process != os.getpid():  # a forked process: the thread that held the lock may be gone
-            self._lock, self._process = threading.RLock(), os.getpid()
-        pool = self.threads.pool if len(texts) > MIN_PARALLEL_TEXTS else None
+            self._lock, self._process = threading.Lock(), os.getpid()
         if len(texts) == 0:
             return
-        with self._lock:
-            if pool is None:
-                self._compute_rows(texts, np.arange(len(texts)), compute, None)
-            else:
-                with single_threaded_blas():  # the limits of two callers must not overlap
-                    self._compute_rows(texts, np.arange(len(texts)), compute, pool)
+        parallel = self.threads > 1 and len(texts.ids) > MIN_PARALLEL_TOKENS
+        with self._lock, thread_pool(self.threads) if parallel else nullcontext() as pool:
+            self._compute_rows(texts, np.arange(len(texts)), compute, pool)
 
     def _compute_rows(
         self, texts: Ragged, numbers: np.ndarray, compute: Compute, pool: ThreadPoolExecutor | None
@@ -104,12 +102,12 @@ class TableScores:
             positions = self._positions[: len(column)] if self.tables.has_positions else self._positions
             compute(numbers[rows], self.cache.rows[slots[places]] + positions, real)
 
-        for_each(group, groups_by_size(lengths), pool)
+        for_each(group, sorted_batches(lengths, GROUP_ELEMENTS), pool)
 
     def _pooled_scores(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
         """Scores (n, C) of elements (n, T, W): attention, pooling, head."""
         tables = self.tables
-        if tables.extra is not None or tables.value_readout is None or not tables.config.sat:
+        if tables.config.layers > 1 or tables.value_readout is None:
             share, scores = self._token_scores(rows, real)
             return (share[:, None] @ scores)[:, 0]
 
@@ -127,8 +125,11 @@ class TableScores:
         if tables.config.sat:
             output, readout = self._attention_output(rows, real), tables.value_readout  # (n, T, H, value)
             scores = scores + (output.sum(2) if readout is None else output.reshape(*real.shape, -1) @ readout)
-        if tables.extra is not None:  # so far the scores are vectors
-            scores = tables.extra(scores[..., 1:], real)
+        if tables.config.layers > 1:  # so far the scores are vectors
+            states = scores[..., 1:]
+            for i in range(tables.config.layers - 1):
+                states = further_layer(states, real, f"layers.{i}.", tables.layers, tables.config.heads)
+            scores = states @ tables.readout.weight.T + tables.readout.bias
         return self._pooling_weights(scores[..., 0], real), scores[..., 1:]
 
     def _attention_output(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
@@ -149,27 +150,14 @@ class TableScores:
         return weight / weight.sum(1, keepdims=True)
 
 
-def groups_by_size(sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield every text once, largest first, in groups of similar size with about `GROUP_ELEMENTS` elements each."""
-    order = np.argsort(-sizes, kind="stable")
-    start = 0
-    while start < len(order):
-        count = max(1, GROUP_ELEMENTS // max(1, int(sizes[order[start]])))
-        yield order[start : start + count]
-        start += count
-
-
 class RowCache:
-    """Least-recently-used cache of rows of token types, each computed when its type is first seen."""
+    """Rows of token types, each computed when its type is first seen; a full cache starts again from empty."""
 
     def __init__(self, vocabulary: int, width: int, capacity: int) -> None:
         capacity = min(vocabulary, capacity, max(1, MAX_CACHE_BYTES // (4 * width)))
         self.rows = np.empty((capacity, width), dtype=np.float32)  # memory is taken as it fills
         self.slot_of = np.full(vocabulary, -1, dtype=np.int32)  # -1 for a type that is not cached
-        self.type_of = np.full(capacity, -1, dtype=np.int64)  # -1 for a slot without a type
-        self.last_used = np.zeros(capacity, dtype=np.int64)  # the number of the call that used a slot last
         self.filled = 0  # slots in use: the first ones
-        self.calls = 0
 
     def slots(
         self, ids: np.ndarray, compute: Callable[[np.ndarray], np.ndarray], pool: ThreadPoolExecutor | None = None
@@ -179,37 +167,23 @@ class RowCache:
         Missing rows are made by `compute`, a function from types (m,) to rows (m, width). Returns None where the ids
         have more distinct types than the cache has slots.
         """
-        self.calls += 1
-        found = self.slot_of[ids]
-        cached = found >= 0
-        missing = np.unique(ids[~cached])
-        self.last_used[found[cached]] = self.calls
+        slots = self.slot_of[ids]
+        missing = np.unique(ids[slots < 0])
         if len(missing) == 0:
-            return found
+            return slots
+        if self.filled + len(missing) > len(self.rows):
+            missing = np.unique(ids)
+            if len(missing) > len(self.rows):
+                return None
+            self.slot_of[:], self.filled = -1, 0
 
-        free = self._free_slots(len(missing))
-        if free is None:
-            return None
+        free = np.arange(self.filled, self.filled + len(missing), dtype=np.int32)
 
         def fill(start: int) -> None:
             part = slice(start, start + TYPES_PER_TASK)
             self.rows[free[part]] = compute(missing[part])
 
         for_each(fill, range(0, len(missing), TYPES_PER_TASK), pool)
-        self.slot_of[missing], self.type_of[free], self.last_used[free] = free, missing, self.calls
+        self.slot_of[missing] = free  # only now: an interrupted fill must not leave a wrong row behind
+        self.filled += len(missing)
         return self.slot_of[ids]
-
-    def _free_slots(self, count: int) -> np.ndarray | None:
-        """Slots (count,) for new types: fresh ones, then the least recently used; never one that this call uses."""
-        fresh = min(count, len(self.rows) - self.filled)
-        idle = np.flatnonzero(self.last_used[: self.filled] < self.calls)
-        if count > fresh + len(idle):
-            return None
-
-        # Evicted types leave before their slots are filled: an interrupted fill must not leave a wrong row behind.
-        evicted = idle[np.argsort(self.last_used[idle], kind="stable")[: count - fresh]]
-        types = self.type_of[evicted]
-        self.slot_of[types[types >= 0]] = -1
-        self.type_of[evicted] = -1
-        self.filled += fresh
-        return np.concatenate([np.arange(self.filled - fresh, self.filled), evicted]).astype(np.int32)

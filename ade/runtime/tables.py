@@ -8,9 +8,8 @@ everything after the softmax is linear in the attention output. So one matrix B 
                                       value vector where that is shorter
   own scores                          what the row adds to these scores through the residual connection, W_c x
 
-`row B` is kept per token, `position B` per position. W is the number of columns of B, K the number of anchors, k the
-most pairs of a token, C the number of labels. The tables are for attention over tokens; a model that attends over
-anchors is run by torch, or by `ade/plain.py`.
+`row B` is kept per token, `position B` per position. W is the number of columns of B, C that of labels. The
+tables are for attention over tokens; a model that attends over anchors is run by torch, or by `ade/plain.py`.
 """
 
 from collections.abc import Mapping
@@ -20,14 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ade.codebook import Codebook, CodedTable
+from ade.codebook import Codebook, Table
 from ade.configuration import EPSILON, Config
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.plain import sinusoidal
-from ade.runtime.layers import ExtraLayers, Linear, layer_norm, read_layers
-
-MAX_GRAM_ANCHORS = 2048  # up to here the inner products of all anchors are kept
 
 
 class Columns(NamedTuple):
@@ -50,47 +46,11 @@ class Columns(NamedTuple):
         return int(self.own_scores.stop)
 
 
-@dataclass(frozen=True, eq=False)
-class AnchorRows:
-    """Rows of tokens from a codebook, without composing a vector.
+class Linear(NamedTuple):
+    """Weights and biases of a linear layer, or of some of its outputs."""
 
-    LayerNorm divides by one number, the standard deviation of the composed token, which the inner products of the
-    token's own anchors give; the rest is a weighted sum of rows of anchors.
-    """
-
-    codebook: Codebook
-    anchor_rows: np.ndarray  # (K, W): B of every anchor, LayerNorm's weight included
-    shift: np.ndarray  # (W,): B of LayerNorm's bias
-    centred: np.ndarray  # (K, d): anchors less their mean, over sqrt(d)
-    gram: np.ndarray | None  # (K, K): inner products of `centred`; None where K is large
-
-    def __call__(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of tokens (m,): (m, W)."""
-        anchor, beta, _ = self.codebook.padded(ids)  # (m, k)
-        gram = beta[:, :, None] * self._inner_products(anchor) * beta[:, None, :]  # (m, k, k)
-        deviation = np.sqrt(np.maximum(gram.sum((1, 2)), 0) + EPSILON)
-        weight = beta / deviation[:, None]
-        return (weight[:, None] @ self.anchor_rows[anchor])[:, 0] + self.shift
-
-    def _inner_products(self, anchor: np.ndarray) -> np.ndarray:
-        if self.gram is not None:
-            return self.gram[anchor[:, :, None], anchor[:, None, :]]
-        own = self.centred[anchor]  # (m, k, d)
-        return own @ own.swapaxes(1, 2)
-
-
-@dataclass(frozen=True, eq=False)
-class DecodedRows:
-    """Rows of tokens from a coded table."""
-
-    table: CodedTable
-    gain: np.ndarray  # (d,): of LayerNorm
-    shift: np.ndarray  # (d,)
-    matrix: np.ndarray  # (W, d)
-
-    def __call__(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of tokens (m,): (m, W)."""
-        return layer_norm(self.table.rows(ids), self.gain, self.shift) @ self.matrix.T
+    weight: np.ndarray  # (outputs, inputs)
+    bias: np.ndarray  # (outputs,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,23 +58,24 @@ class LookupTables:
     """A trained model as tables."""
 
     config: Config
-    vocabulary: int
-    rows: AnchorRows | DecodedRows
+    table: Table
+    layers: Mapping[str, np.ndarray]
     columns: Columns
     matrix: np.ndarray  # (W, d): B
-    bias: np.ndarray  # (W,)
+    bias: np.ndarray  # (W,): of the layers, and B of LayerNorm's bias
     value_readout: np.ndarray | None  # (d, 1 + C): attention output -> scores, where values are plain vectors
-    extra: ExtraLayers | None = None  # layers after SAT; the tables' scores are then SAT's output vectors
+    readout: Linear  # (1 + C, d): pooling score and class scores of what the last layer gives
+    anchor_rows: np.ndarray | None = None  # (K, W + d): `undivided` of the anchors; None for a coded table
 
     @property
     def dim(self) -> int:
         """d, the width of an anchor."""
-        return int(self.matrix.shape[1])
+        return self.table.dim
 
     @property
     def outputs(self) -> int:
         """C: the number of labels, or the width of the vectors."""
-        return (self.columns.total - self.columns.own_scores.start if self.extra is None else self.extra.outputs) - 1
+        return len(self.readout.bias) - 1
 
     @property
     def value_width(self) -> int:
@@ -125,6 +86,24 @@ class LookupTables:
     def has_positions(self) -> bool:
         """Whether tokens have positions."""
         return self.config.positions != "none" and self.config.position_scale != 0
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """Return B of the normalised rows of tokens (m,): (m, W).
+
+        LayerNorm is linear but for one number that it divides by, so a token's is a weighted sum of its anchors'.
+        """
+        if self.anchor_rows is None or not isinstance(self.table, Codebook):
+            undivided = self.undivided(self.table.rows(ids))
+        else:
+            anchor, beta, _ = self.table.padded(ids)  # (m, k)
+            undivided = (beta[:, None] @ self.anchor_rows[anchor])[:, 0]  # (m, W + d)
+        rows, centred = np.split(undivided, [len(self.bias)], 1)
+        return rows / np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(EPSILON))
+
+    def undivided(self, vectors: np.ndarray) -> np.ndarray:
+        """Return B of vectors (m, d) before LayerNorm divides, then the centred vectors: (m, W + d)."""
+        centred = vectors - vectors.mean(1, keepdims=True)
+        return np.hstack([(centred * self.layers["norm.weight"]) @ self.matrix.T, centred])
 
     def position_rows(self, count: int) -> np.ndarray:
         """Return B of the first `count` positions with its bias: (count, W); a single row where there are none."""
@@ -141,40 +120,33 @@ def lookup_tables(saved: Saved, vectors: bool = False) -> LookupTables:
         raise InputError("lookup tables are for attention over tokens; this model attends over anchors")
 
     # The pooler and the head read the same vectors, so they are one matrix: (1 + C, d).
-    weight, bias = _linear(layers, "head")
+    head = Linear(np.eye(dim), np.zeros(dim)) if vectors else _linear(layers, "head")
     if vectors:
-        weight, bias = np.eye(dim), np.zeros(dim)
         config = replace(config, mean=0.0, deviation=1.0)
     pooler = _linear(layers, "pooler").weight if config.pools else np.zeros((1, dim))  # its bias changes no softmax
-    readout = Linear(np.vstack([pooler, weight]), np.append(0.0, bias))
+    readout = Linear(np.vstack([pooler, head.weight]), np.append(0.0, head.bias))
 
     # With further layers, what the tables give is not yet read out: the identity takes the place of the head.
-    extra = None
-    if further := read_layers(layers, config):
-        extra = ExtraLayers(further, readout.float32())
-        readout = Linear(np.vstack([np.zeros(dim), np.eye(dim)]), np.zeros(1 + dim))
-    scores = len(readout.bias)
+    given = readout
+    if config.layers > 1:
+        given = Linear(np.vstack([np.zeros(dim), np.eye(dim)]), np.zeros(1 + dim))
 
     # A head's value is stored as its part of the scores, unless the vector is needed or is no longer than that.
+    scores = len(given.bias)
     plain_values = scores > dim // config.heads
-    parts, value_readout = [readout], None
+    parts, value_readout = [given], None
     if config.sat:
-        parts = _projected(layers, readout, config.heads, plain_values)
+        parts = _projected(layers, given, config.heads, plain_values)
         if plain_values:
-            value_readout = (readout.weight @ _linear(layers, "sat.output").weight).T.astype(np.float32)
+            value_readout = (given.weight @ _linear(layers, "sat.output").weight).T.astype(np.float32)
     matrix, bias = (np.concatenate(each).astype(np.float32) for each in zip(*parts, strict=True))
     columns = Columns.of(dim if config.sat else 0, len(parts[2].weight) if config.sat else 0, scores)
-
-    gain, shift = layers["norm.weight"], layers["norm.bias"]
-    rows: AnchorRows | DecodedRows
+    last = Linear(*(each.astype(np.float32) for each in readout))
+    bias = bias + matrix @ layers["norm.bias"]
+    tables = LookupTables(config, saved.table, layers, columns, matrix, bias, value_readout, last)
     if isinstance(saved.table, Codebook):
-        centred = saved.table.anchors - saved.table.anchors.mean(1, keepdims=True)
-        scaled = centred * np.float32(dim**-0.5)
-        gram = scaled @ scaled.T if len(scaled) <= MAX_GRAM_ANCHORS else None
-        rows = AnchorRows(saved.table, (centred * gain) @ matrix.T, matrix @ shift, scaled, gram)
-    else:
-        rows = DecodedRows(saved.table, gain, shift, matrix)
-    return LookupTables(config, saved.table.vocabulary, rows, columns, matrix, bias, value_readout, extra)
+        tables = replace(tables, anchor_rows=tables.undivided(saved.table.anchors))
+    return tables
 
 
 def _linear(layers: Mapping[str, np.ndarray], name: str) -> Linear:

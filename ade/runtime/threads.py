@@ -1,4 +1,4 @@
-"""Work shared out over threads, also after a fork."""
+"""Work shared out over threads."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -11,24 +11,6 @@ try:
     from threadpoolctl import ThreadpoolController
 except ImportError:  # optional: prediction is slower without it
     ThreadpoolController = None
-
-
-class Threads:
-    """A pool of threads; a forked process, which has none of them, starts its own."""
-
-    def __init__(self, count: int = 0) -> None:
-        """Use `count` threads; 0 for one per core."""
-        self.count = count or cores()
-        self._process = 0
-        self._pool: ThreadPoolExecutor | None = None
-
-    @property
-    def pool(self) -> ThreadPoolExecutor | None:
-        """The pool; None for a single thread."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
-        return self._pool
 
 
 def for_each(work: Callable[[Any], None], items: Iterable[Any], pool: ThreadPoolExecutor | None) -> None:
@@ -54,11 +36,15 @@ def _blas_libraries() -> "ThreadpoolController | None":
 
 
 @contextmanager
-def single_threaded_blas() -> Iterator[None]:
-    """Keep matrix products to the calling thread: texts are spread over our threads, one product is too small."""
+def thread_pool(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Start threads that each compute their own matrix products: texts are spread over them, one product is too small.
+
+    Two of these pools must not be open at the same time.
+    """
     libraries = _blas_libraries()
-    with nullcontext() if libraries is None else libraries.limit(limits=1, user_api="blas"):
-        yield
+    limits = nullcontext() if libraries is None else libraries.limit(limits=1, user_api="blas")
+    with limits, ThreadPoolExecutor(count) as pool:
+        yield pool
 
 
 def cores() -> int:

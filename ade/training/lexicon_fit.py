@@ -384,10 +384,10 @@ def entries_within(max_bytes: int | None, entries: int, vocabulary: int, labels:
 
 def most_bytes(entries: int, vocabulary: int, labels: int) -> int:
     """Return the bytes of a stored lexicon whose entries have all the pairs they may have."""
-    settings, packing = _packing_settings(entries, labels), Packing()
+    settings = _packing_settings(entries, labels)
     scores = PackedSizes(
         vocabulary=entries, dim=labels, anchors=settings.anchors, own_8=0, own_4=0, pairs=entries * settings.pairs,
-        most=settings.pairs, weight_bits=packing.weight_bits, anchor_bits=packing.anchor_bits,
+        most=settings.pairs,
     )  # fmt: skip
     return scores.nbytes + layout_bytes(KeySizes(entries, key_end(vocabulary)).arrays()) + 4 * labels
 

@@ -65,12 +65,13 @@ def start_for_size(
     report: Report = silent,
 ) -> "tuple[Saved, ByteShares]":
     """Return what a model on these rows starts from whose folder has at most `size` bytes, and how they are divided."""
-    from ade.folder_budget import distill_for_model, shares_of  # with tokenizers and budgets: only where needed
+    from ade.folder_budget import ModelParts, distill_for_model, shares_of  # tokenizers and budgets: only where needed
 
     given = None if start is None else start_from(start, teacher)
     source = _loaded(teacher) if given is None else Teacher.of(given)
     key = _key(source, {"size": size, "names": rows.names, "lexicon": lexicon}, rows.texts)
-    fitted = kept(key, lambda: distill_for_model(source, rows.texts, size, rows.names, None, lexicon, report))
+    parts = ModelParts(len(rows.names), names=rows.names, lexicon=lexicon)
+    fitted = kept(key, lambda: distill_for_model(source, rows.texts, size, parts, report=report))
     if given is None or given.config.kind == CODEBOOK:
         return fitted, shares_of(fitted)
 
@@ -83,10 +84,10 @@ def start_for_encoder(
     texts: Sequence[str], size: int, teacher: Teacher, outputs: int, layers: int, report: Report = silent
 ) -> Saved:
     """Return the codebook for an encoder whose folder has at most `size` bytes: see `shares_of`."""
-    from ade.folder_budget import distill_for_encoder
+    from ade.folder_budget import ModelParts, distill_for_model
 
     key = _key(teacher, {"encoder": size, "outputs": outputs, "layers": layers}, texts)
-    return kept(key, lambda: distill_for_encoder(teacher, texts, size, outputs, layers, None, report))
+    return kept(key, lambda: distill_for_model(teacher, texts, size, ModelParts(outputs, layers), report=report))
 
 
 def untrained(start: Saved, config: Config, seed: int) -> Saved:

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.data.batches import DeviceTokens, padded_batches, shuffled_batches, sorted_batches
-from ade.data.tokens import Ragged
+from ade.data.batches import DeviceTokens, padded_batches, shuffled_batches
+from ade.data.tokens import Ragged, sorted_batches
 
 CPU = torch.device("cpu")
 TEXTS = [[5, 1, 2], [7], [4, 4, 4, 4, 4], [9, 8]]

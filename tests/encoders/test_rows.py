@@ -55,7 +55,7 @@ def test_a_large_size_keeps_every_token_and_is_used(teacher):
 
 def test_a_small_size_drops_tokens_that_the_texts_lack(teacher, monkeypatch):
     other = [text.replace("w", "w2") for text in TEXTS]  # w20 to w2299, of a language that comes after the other
-    monkeypatch.setattr(rows, "MOST_TEXTS", 40)
+    monkeypatch.setattr("ade.folder_budget.ENCODER_TEXTS", 40)
     made = row_table(teacher, TEXTS + other, 36_500, 8).teacher
     assert 200 <= len(made.table) < 1000
     for text in (TEXTS[0], other[0]):

@@ -57,7 +57,7 @@ def learns(trainer: Trainer, rows: list) -> bool:
 @pytest.fixture
 def folder(codebook, tmp_path):
     """An untrained model, packed as one that is trained for a size."""
-    packed = replace(codebook, table=replace(codebook.table, packing=Packing(8)))
+    packed = replace(codebook, table=replace(codebook.table, packing=Packing()))
     untrained(packed, NAMES, heads=2, layer_bits=8).save(tmp_path / "fresh")
     return tmp_path / "fresh"
 

@@ -102,7 +102,6 @@ def written(folder) -> list[str]:
         {"table": coded_table(), "max_tokens": 7},
         {"table": coded_table(), "layer_bits": 4},
         *({"table": packed_codebook(own), "layer_bits": bits} for own, bits in ((0, 8), (3, 4), (1, 16))),
-        {"table": packed_codebook(0, anchor_bits=16), "layer_bits": 8},
         {
             "table": Codebook(np.eye(8), range(8), np.ones(8), np.ones(8), Packing(shared=1, fine=3))
         },  # rows of their own

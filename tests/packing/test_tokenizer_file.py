@@ -11,7 +11,6 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from ade.errors import InputError
 from ade.packing import tokenizer_file as module
-from ade.packing.special_tokens import special_tokens
 from ade.packing.tokenizer_file import (
     CONFIG,
     PACKED,
@@ -19,6 +18,7 @@ from ade.packing.tokenizer_file import (
     packed_bytes,
     read_packed,
     read_tokenizer,
+    special_tokens,
     write_tokenizer,
 )
 from ade.teachers import load_teacher

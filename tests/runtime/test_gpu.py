@@ -1,5 +1,7 @@
 """Lookup tables on a GPU give the model's scores, from recorded graphs too; elsewhere their references do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,13 @@ from ade.runtime import gpu, kernels
 from ade.runtime.gpu import GpuScores, bucketed, unsupported
 from ade.runtime.tables import lookup_tables
 from tests.conftest import ragged_codebook
+from tests.models import CODED as CODED_SHAPE
 from tests.models import coded_table, off, oracle, random_model, random_texts
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_triton = pytest.mark.skipif(kernels.triton is None, reason="there is no Triton for this platform")
 BOOK = ragged_codebook([1, 3, 2, 4] * 5, dim=32).table
+CODED = coded_table(replace(CODED_SHAPE, dim=32))
 
 
 def scores_of(saved, dtype: torch.dtype = torch.float32) -> GpuScores:
@@ -21,16 +25,16 @@ def scores_of(saved, dtype: torch.dtype = torch.float32) -> GpuScores:
     return GpuScores(lookup_tables(saved), DEVICE, dtype, lexicon)
 
 
-@pytest.mark.parametrize("positions", ["grouped", "none"])
+@pytest.mark.parametrize(("table", "positions"), [(BOOK, "grouped"), (BOOK, "none"), (CODED, "grouped")])
 @pytest.mark.parametrize("by_kernel", [False, pytest.param(True, marks=needs_triton)])
-def test_scores_are_those_of_the_model(positions, by_kernel, monkeypatch):
-    monkeypatch.setattr("ade.runtime.gpu_tables.TYPES_PER_BLOCK", 7)
+def test_scores_are_those_of_the_model(table, positions, by_kernel, monkeypatch):
+    monkeypatch.setattr("ade.runtime.kernels.TYPES_PER_BLOCK", 7)
     if by_kernel:
         for step in ("attend", "pool"):
             monkeypatch.setattr(kernels, f"{step}_reference", getattr(kernels, step))
-    saved = random_model(BOOK, positions=positions, heads=2, mean=3.5, deviation=1.5)
+    saved = random_model(table, positions=positions, heads=2, mean=3.5, deviation=1.5)
     assert unsupported(lookup_tables(saved)) is None
-    fast, texts, model = scores_of(saved), random_texts([5, 1, 18, 7], 20), oracle(saved)
+    fast, texts, model = scores_of(saved), random_texts([5, 1, 18, 7], table.vocabulary), oracle(saved)
     for _ in range(3):  # on a GPU the second time is recorded, the third replayed
         found = fast.pooled(texts)
         assert off(found, np.stack([model.scores(ids) for ids in texts])) < 1e-4
@@ -89,8 +93,7 @@ def test_models_the_kernels_cannot_run_are_named(shape, reason):
     assert found is None if reason is None else reason in found
 
 
-def test_tables_that_are_coded_or_too_large_are_refused(monkeypatch):
-    assert unsupported(lookup_tables(random_model(coded_table(), heads=1))) == "its table is coded"
+def test_tables_that_are_too_large_are_refused(monkeypatch):
     tables = lookup_tables(random_model(BOOK, heads=2))
     monkeypatch.setattr(gpu, "MAX_TABLE_BYTES", 4 * 20 * tables.columns.total)
     assert unsupported(tables) is None

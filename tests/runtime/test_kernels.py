@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ade.runtime import kernels
-from ade.runtime.gpu_tables import DeviceTables, arrange
+from ade.runtime.kernels import DeviceTables, arrange
 from ade.runtime.tables import Columns
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

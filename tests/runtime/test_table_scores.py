@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ade.runtime import table_scores as module
-from ade.runtime.table_scores import RowCache, TableScores, groups_by_size
+from ade.runtime.table_scores import RowCache, TableScores
 from ade.runtime.tables import lookup_tables
-from ade.runtime.threads import Threads
+from ade.runtime.threads import cores
 from tests.conftest import PATIENT, ragged_codebook
 from tests.models import off, oracle, random_model, random_texts
 
@@ -19,7 +19,7 @@ BOOK = ragged_codebook([1, 3, 2, 4] * 15, dim=16).table
 
 
 def scores_of(threads: int = 1, cached_rows: int = 64, labels: int = 3) -> TableScores:
-    return TableScores(lookup_tables(random_model(BOOK, labels, max_tokens=12)), Threads(threads), cached_rows)
+    return TableScores(lookup_tables(random_model(BOOK, labels, max_tokens=12)), threads, cached_rows)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -40,17 +40,11 @@ def test_a_small_cache_changes_nothing(threads, labels):
 
 def test_positions_are_made_as_texts_need_them():
     saved = random_model(max_tokens=300)
-    scores, model = TableScores(lookup_tables(saved), Threads(1)), oracle(saved)
+    scores, model = TableScores(lookup_tables(saved), 1), oracle(saved)
     for length, made in ((5, 64), (64, 64), (65, 128), (300, 512), (3, 512)):
         texts = random_texts([length, 2], 18)
         assert off(scores.pooled(texts), np.stack([model.scores(ids) for ids in texts])) < 1e-4
         assert len(scores._positions) == made
-
-
-def test_texts_are_grouped_by_size_into_what_fits_a_cores_cache(monkeypatch):
-    monkeypatch.setattr(module, "GROUP_ELEMENTS", 12)
-    groups = [group.tolist() for group in groups_by_size(np.array([3, 30, 5, 6, 6, 1, 0]))]
-    assert groups == [[1], [3, 4], [2, 0], [5, 6]]
 
 
 def test_many_threads_may_ask():
@@ -61,20 +55,24 @@ def test_many_threads_may_ask():
             assert off(found, expected) < 1e-6
 
 
-def test_few_texts_are_computed_by_one_thread(monkeypatch):
-    scores, pools = scores_of(2), []
-    compute = scores._compute_rows
-    monkeypatch.setattr(scores, "_compute_rows", lambda *given: pools.append(given[3]) or compute(*given))
-    for count in (16, 17):
-        scores.pooled(random_texts([3] * count, 60))
-    assert pools == [None, scores.threads.pool]
+def test_few_tokens_are_computed_by_one_thread_others_by_as_many_as_asked_for_or_as_there_are_cores(monkeypatch):
+    monkeypatch.setattr(module, "MIN_PARALLEL_TOKENS", 30)
+    pools = []
+    for threads in (1, 3, 0):
+        scores = scores_of(threads)
+        compute = scores._compute_rows
+        monkeypatch.setattr(scores, "_compute_rows", lambda *given, run=compute: pools.append(given[3]) or run(*given))
+        for count in (10, 11):
+            scores.pooled(random_texts([3] * count, 60))
+    assert [pool is None for pool in pools] == [True, True, True, False, True, cores() == 1]
+    assert pools[3]._max_workers == 3
 
 
 FORK = """
 import os, sys
 from tests.models import random_model, random_texts
 from ade.backends import TableBackend
-backend, texts = TableBackend(random_model(), 2), random_texts([5, 9] * 20, 18)
+backend, texts = TableBackend(random_model(), 2), random_texts([5, 9] * 300, 18)
 before = backend.scores(texts)
 backend.tables._lock.acquire()  # as another thread may hold it at the moment of the fork
 child = os.fork()
@@ -92,19 +90,19 @@ def rows_of(types: np.ndarray) -> np.ndarray:
     return np.stack([types, -types], 1).astype(np.float32)
 
 
-def test_the_rows_used_last_are_kept():
+def test_rows_are_made_once_until_the_cache_is_full():
     cache, made = RowCache(100, 2, 4), []
 
     def make(types: np.ndarray) -> np.ndarray:
         made.extend(types.tolist())
         return rows_of(types)
 
-    for ids in ([1, 2], [1, 3, 1], [1, 4], [1, 5], [3]):
+    for ids in ([1, 2], [1, 3, 1], [1, 4], [1, 5], [5, 1]):
         assert cache.rows[cache.slots(np.array(ids), make)].tolist() == rows_of(np.array(ids)).tolist()
-    assert made == [1, 2, 3, 4, 5]  # 2 made room for 5; 1 never left, 3 was still there
+    assert made == [1, 2, 3, 4, 1, 5]
     assert cache.slots(np.array([1, 2, 3, 4, 5]), make) is None
     assert cache.slots(np.array([6, 7, 8, 9, 6]), make) is not None
-    assert made[5:] == [6, 7, 8, 9]
+    assert made[6:] == [6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("threads", [None, 2])

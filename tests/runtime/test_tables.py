@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from ade.errors import InputError
-from ade.runtime import tables as module
 from ade.runtime.tables import lookup_tables
-from tests.conftest import ragged_codebook
 from tests.models import random_model
 
 DIM = 16  # and four heads
@@ -25,19 +23,9 @@ def test_columns_are_query_key_value_and_own_scores(shape, widths, outputs):
     tables = lookup_tables(random_model(**shape))
     assert tuple(part.stop - part.start for part in tables.columns) == widths
     assert tables.columns.total == sum(widths) == tables.rows(np.arange(18)).shape[1]
-    assert (tables.outputs, tables.dim, tables.vocabulary) == (outputs, DIM, 18)
+    assert (tables.outputs, tables.dim) == (outputs, DIM)
     assert tables.position_rows(5).shape == (5, sum(widths))
     assert lookup_tables(random_model(**shape, positions="none")).position_rows(5).shape == (1, sum(widths))
-
-
-def test_many_anchors_need_no_matrix_of_them_all(monkeypatch):
-    saved = random_model(ragged_codebook([2, 5, 3] * 8, anchors=12, dim=DIM).table)
-    rows = {}
-    for limit in (11, 12):
-        monkeypatch.setattr(module, "MAX_GRAM_ANCHORS", limit)
-        rows[limit] = lookup_tables(saved).rows
-    assert (rows[11].gram is None, rows[12].gram is None) == (True, False)
-    np.testing.assert_allclose(rows[11](np.arange(24)), rows[12](np.arange(24)), atol=1e-5)
 
 
 def test_attention_over_anchors_is_refused():

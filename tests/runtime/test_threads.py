@@ -5,16 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ade.runtime.threads import Threads, cores, for_each
-
-
-def test_the_number_of_threads_is_that_asked_for_or_that_of_the_cores():
-    assert Threads(3).count == 3
-    assert Threads().count == cores()
-    assert Threads(1).pool is None
-    threads = Threads(2)
-    assert threads.pool is threads.pool
-    assert threads.pool._max_workers == 2
+from ade.runtime.threads import for_each
 
 
 @pytest.mark.parametrize("count", [1, 3])

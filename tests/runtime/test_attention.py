@@ -1,14 +1,13 @@
-"""Attention is the softmax of the products, however large; layers after SAT are those of the method in plain numpy."""
+"""Attention is the softmax of the products, however large; a further layer is that of the method in plain numpy."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.plain import further_layer, softmax
-from ade.plain import layer_norm as plain_norm
-from ade.runtime import layers as attention
-from ade.runtime.layers import ExtraLayers, Linear, attend, layer_norm, read_layers
+from ade import plain
+from ade.plain import softmax
+from ade.runtime import attention
+from ade.runtime.attention import attend, further_layer
 from tests.models import random_model
 
 Drawn = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -60,28 +59,11 @@ def test_long_texts_are_attended_to_in_parts(monkeypatch):
         np.testing.assert_allclose(attend(*given_arrays), known, atol=1e-5)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 4])
-def test_they_are_those_of_plain_numpy_in_a_padded_batch(layers):
-    saved, draw = random_model(layers=layers), np.random.default_rng(0)
-    x = draw.standard_normal((3, 7, 16)).astype(np.float32)
-    lengths = [7, 1, 4]
-    real = np.arange(7) < np.array(lengths)[:, None]
-    found = read_layers(saved.layers, saved.config)
-    assert len(found) == layers - 1
-    readout = Linear(draw.standard_normal((5, 16)), draw.standard_normal(5)).float32()
-    extra = ExtraLayers(found, readout)
-    scores = extra(x, real)
-    assert (extra.outputs, scores.shape, readout.weight.dtype, readout.bias.dtype) == (5, (3, 7, 5), *["float32"] * 2)
+def test_a_further_layer_is_that_of_plain_numpy_in_a_padded_batch():
+    saved, lengths = random_model(layers=2), [7, 1, 4]
+    x = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
+    found = further_layer(x, np.arange(7) < np.array(lengths)[:, None], "layers.0.", saved.layers, 4)
+    assert (found.shape, found.dtype) == (x.shape, np.float32)
     for text, length in enumerate(lengths):
-        states = x[text, :length]
-        for i in range(layers - 1):
-            states = further_layer(states, f"layers.{i}.", saved.layers, 4)
-        expected = states @ readout.weight.T + readout.bias
-        np.testing.assert_allclose(scores[text, :length], expected, rtol=1e-3, atol=1e-4)
-
-
-def test_layer_norm_is_that_of_plain_numpy_also_where_epsilon_counts():
-    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32) * np.float32([[[1]], [[3e-3]]])
-    weights = {"norm.weight": np.linspace(1, 2, 8), "norm.bias": np.linspace(-1, 1, 8)}
-    found = layer_norm(x, weights["norm.weight"], weights["norm.bias"])
-    np.testing.assert_allclose(found, plain_norm(x.astype(float), "norm", weights), rtol=1e-4, atol=1e-5)
+        expected = plain.further_layer(x[text, :length].astype(float), "layers.0.", saved.layers, 4)
+        np.testing.assert_allclose(found[text, :length], expected, rtol=1e-3, atol=1e-4)
