@@ -8,6 +8,7 @@ import numpy as np
 
 from ade.configuration import CLASSIFIER
 from ade.data.problems import Label
+from ade.data.records import given_texts
 from ade.data.tokens import CHUNK, Ragged, encode_chunks, tokenize, unknown_share
 from ade.decision import Prediction, decide, labels_as_given, probabilities_of
 from ade.trained_model import TrainedModel, check_texts_given
@@ -57,7 +58,7 @@ class Classifier(TrainedModel):
 
     def stream(self, texts: Iterable[str]) -> Iterator[Prediction]:
         """Yield the prediction of each text of an iterable, in order; only a chunk of texts is held in memory."""
-        source, first = iter(texts), 0
+        source, first = iter(given_texts(texts)), 0
         while chunk := list(islice(source, CHUNK)):
             yield from decide(self.scores(chunk, first), self.saved.config)
             first += len(chunk)
@@ -76,7 +77,7 @@ class Classifier(TrainedModel):
         return self._by_chunks(texts, self.backend.vectors)
 
     def _by_chunks(self, texts: Sequence[str], compute: Callable[[Ragged], np.ndarray], first: int = 0) -> np.ndarray:
-        check_texts_given(texts)
+        texts = check_texts_given(texts)
         parts = [
             compute(tokenize(self.tokenizer, texts[start : start + CHUNK], self.tokens_read, first=first + start))
             for start in range(0, max(1, len(texts)), CHUNK)
@@ -91,7 +92,7 @@ class Classifier(TrainedModel):
         """Take the prediction of one text, or of each of a list, apart."""
         if isinstance(texts, str):
             return self.explain([texts])[0]
-        check_texts_given(texts)
+        texts = check_texts_given(texts)
         chunks = encode_chunks(self.tokenizer, texts, self.tokens_read, offsets=True)
         encodings = (encoding for chunk in chunks for encoding in chunk)
         return [self._explain(*each) for each in zip(texts, encodings, strict=True)]

@@ -6,6 +6,7 @@ from itertools import islice
 import numpy as np
 
 from ade.configuration import ENCODER
+from ade.data.records import given_texts
 from ade.data.tokens import CHUNK, tokenize
 from ade.errors import InputError
 from ade.trained_model import TrainedModel, check_texts_given
@@ -29,13 +30,13 @@ class Encoder(TrainedModel):
         """
         if isinstance(texts, str):
             return self.encode([texts], dim, first)[0]
-        check_texts_given(texts)
+        texts = check_texts_given(texts)
         chunks = [texts[start : start + CHUNK] for start in range(0, max(1, len(texts)), CHUNK)]
         return np.concatenate([self._encode_chunk(chunk, dim, first + CHUNK * i) for i, chunk in enumerate(chunks)])
 
     def stream(self, texts: Iterable[str], dim: int | None = None) -> Iterator[np.ndarray]:
         """Yield the vectors of an iterable, in order, in arrays of several; only these are held in memory."""
-        source, first = iter(texts), 0
+        source, first = iter(given_texts(texts)), 0
         while chunk := list(islice(source, CHUNK)):
             yield self._encode_chunk(chunk, dim, first)
             first += len(chunk)

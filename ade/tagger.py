@@ -6,6 +6,7 @@ from itertools import islice
 import numpy as np
 
 from ade.configuration import TAGGER
+from ade.data.records import given_texts
 from ade.data.tags import OUTSIDE, encode_sentences
 from ade.data.tokens import CHUNK, Ragged
 from ade.decision import Tagged
@@ -33,7 +34,7 @@ class Tagger(TrainedModel):
 
     def stream(self, sentences: Iterable[str]) -> Iterator[Tagged]:
         """Yield words and tags of each sentence of an iterable, in order; only a chunk is held in memory."""
-        source = iter(sentences)
+        source = iter(given_texts(sentences))
         while chunk := [sentence.split() for sentence in islice(source, CHUNK)]:
             yield from map(Tagged, chunk, self.predict(chunk))
 
@@ -41,7 +42,8 @@ class Tagger(TrainedModel):
         """Predict tags as `predict` does, but return their numbers in `labels`."""
         if isinstance(sentences, str):
             raise InputError("give a list of sentences, each a string or a list of words")
-        split = [sentence.split() if isinstance(sentence, str) else list(sentence) for sentence in sentences]
+        given = given_texts(sentences)
+        split = [sentence.split() if isinstance(sentence, str) else list(sentence) for sentence in given]
         if not split:
             return []
         texts, words = encode_sentences(self.tokenizer, split, self.max_tokens)

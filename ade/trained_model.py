@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 from ade.backends import Backend, backend_for
+from ade.data.records import given_texts
 from ade.data.tokens import LEXICON_TOKENS, truncating
 from ade.errors import InputError
 from ade.folder import Saved
@@ -77,7 +78,9 @@ def _from_files(kind: type[TrainedModel], files: dict[str, bytes]) -> TrainedMod
         return kind(Saved.read(folder))
 
 
-def check_texts_given(texts: Any) -> None:
-    """Raise `InputError` for what is no list of texts."""
-    if not isinstance(texts, Sequence) and not hasattr(texts, "__len__"):
+def check_texts_given(texts: Any) -> Sequence[str]:
+    """Return a list of texts, or the texts of a table; raise `InputError` for what has none."""
+    texts = given_texts(texts)
+    if not hasattr(texts, "__len__"):
         raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
+    return texts

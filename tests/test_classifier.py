@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -50,6 +51,21 @@ def test_scores_are_those_of_the_method_in_plain_numpy(attend):
         ids = np.array(model.tokenizer.encode(text).ids or [0])
         np.testing.assert_allclose(row, plain.scores(ids), atol=1e-4)
         np.testing.assert_allclose(vector, plain.pooled(ids), atol=1e-4)
+
+
+def test_a_table_stands_for_its_texts_and_not_for_the_names_of_its_columns(classifier):
+    frame = pd.DataFrame({"n": range(5), "text": TEXTS})
+    for given in (frame, frame.text):
+        assert classifier.predict(given) == classifier.predict(TEXTS)
+        assert list(classifier.stream(given)) == classifier.predict(TEXTS)
+        np.testing.assert_array_equal(classifier.encode(given), classifier.encode(TEXTS))
+        assert [each.text for each in classifier.explain(given)] == TEXTS
+    with pytest.raises(InputError, match="DataFrame: which column holds the texts"):
+        classifier.predict(frame.assign(text=0).rename(columns={"text": "m"}))
+    with pytest.raises(InputError, match="column 'n' holds DataFrame"):
+        classifier.predict(frame.rename(columns={"text": "m"})[["n", "m", "n"]])
+    with pytest.raises(InputError, match="give a text or a list"):
+        classifier.predict(iter(TEXTS))
 
 
 def test_very_long_texts(classifier):

@@ -82,6 +82,7 @@ def test_bad_texts_are_refused(folder):
     with pytest.raises(InputError, match="text 1 "):
         encoder.encode(["fine", None])  # type: ignore[list-item]
     assert encoder.encode([]).shape == (0, 24)
+    assert np.array_equal(encoder.encode({"text": TEXTS}), encoder.encode(TEXTS))  # type: ignore[arg-type]
     assert np.array_equal(unit(np.zeros((2, 3))), np.zeros((2, 3)))
 
 

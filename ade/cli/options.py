@@ -154,6 +154,14 @@ def say_columns(source: str, dataset: Any) -> None:
         say(f"{source}: texts of the column '{columns[0]}', labels of '{columns[1]}'")
 
 
+def say_remarks(source: str, dataset: Any, problem: str | None) -> None:
+    """Say what to know before training on labelled texts."""
+    from ade.data.dataset import Dataset, remarks
+
+    for remark in remarks(dataset, problem) if isinstance(dataset, Dataset) else ():
+        say(f"{source}: {remark}")
+
+
 class UnknownTokenNotice:
     """Says once of texts, which may come chunk by chunk, that their tokens are unknown, and what that means."""
 

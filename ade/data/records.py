@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, cast, get_args
 
@@ -31,6 +31,7 @@ BY_SUFFIX: dict[str, Format] = {
 }  # fmt: skip
 CLASSES = "classes.txt"  # beside a file without a header: the names of its classes, in order
 BATCH_ROWS = 8192  # of a Parquet file or a dataset, per step
+SAMPLE_ROWS = 100  # by which columns are told whose names say nothing
 READ_BYTES = 1 << 16  # of a pipe, per step, if as many have arrived
 GIVEN = "the data"  # what errors call data that has no name
 Row = dict[str, Any]
@@ -49,11 +50,16 @@ class Records:
     classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column -> its values -> their names
     one_each: bool = False  # lists of one label stand for the label, as in fastText's lines
     stream: "LineStream | None" = None  # where it is a pipe
+    first_rows: Callable[[int], list[Row]] = lambda _: []  # up to a number of rows, which stay to be read
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The keys of the rows; of JSON those of the first row."""
         return distinct(self.header)
+
+    def sample(self) -> list[Row]:
+        """The first rows, by which columns are told; of a pipe the first one alone."""
+        return self.first_rows(1 if self.stream is not None else SAMPLE_ROWS)
 
     def pairs(self, text: str, label: str) -> Iterator[Pair]:
         """The values of a text column and a label column."""
@@ -127,7 +133,7 @@ def read_texts(source: Any, format: Format | None = None, text_column: str | Non
         if not found.header:
             yield replace(found, header=(text_column or TEXT,), text=text_column or TEXT)
             return
-        text = find_text_column(found.source, found.header, text_column)
+        text = find_text_column(found.source, found.header, text_column, found.sample)
         yield replace(found, text=text, rows=_with_text(found, text))
 
 
@@ -266,7 +272,7 @@ def _of_text(file: TextIO, source: str, kind: Format, schema: Schema, quoted: bo
         return Records(source, (TEXT,), ({TEXT: line.rstrip("\r\n")} for line in file))
     rows = DelimitedRows(file, source, kind, schema, quoted)
     classes = _numbered_classes(Path(source).with_name(CLASSES)) if rows.headerless else {}
-    return Records(source, rows.header, rows.records(), select=rows.pairs, classes=classes)
+    return Records(source, rows.header, rows.records(), select=rows.pairs, classes=classes, first_rows=rows.first)
 
 
 def _numbered_classes(path: Path) -> dict[str, dict[str, str]]:
@@ -291,9 +297,10 @@ def _of_dictionaries(values: Iterable[Any], source: str, what: str) -> Records:
             yield dict(value)
 
     rows = checked()
-    first = next(rows, None)
-    everything = rows if first is None else chain([first], rows)
-    return Records(source, tuple(map(str, first or ())), everything)
+    first = list(islice(rows, 1))
+    return Records(
+        source, tuple(str(name) for row in first for name in row), chain(first, rows), first_rows=lambda _: first
+    )
 
 
 @contextmanager
@@ -329,15 +336,41 @@ def _of_batches(
             yield from zip(*columns, strict=True)
 
     names = tuple(dict.fromkeys(header))
-    rows = (dict(zip(names, row, strict=True)) for row in values(*names))
-    return Records(source, tuple(header), rows, select=values, classes=classes or {})
+
+    def rows() -> Iterator[Row]:
+        return (dict(zip(names, row, strict=True)) for row in values(*names))
+
+    def first(count: int) -> list[Row]:
+        return list(islice(rows(), count))
+
+    return Records(source, tuple(header), rows(), select=values, classes=classes or {}, first_rows=first)
+
+
+def given_texts(given: Any) -> Any:
+    """The texts of a column, or of the text column of a table; whatever holds no columns as it is.
+
+    A table (of pandas, Arrow or `datasets`, a dictionary of columns) would else be taken for the names of its columns.
+    """
+    if not isinstance(given, Mapping) and not hasattr(given, "columns") and not hasattr(given, "column_names"):
+        return _listed(given)
+    table = _of_objects(given)
+    advice = "give that column alone, as data['text']"
+    column = find_text_column(type(given).__name__, table.header, None, table.sample, advice)
+    return [row[column] for row in table.rows]
+
+
+def _listed(column: Any) -> Any:
+    """The values of a column of Arrow or pandas as a list, anything else as it is."""
+    to_list = getattr(column, "to_pylist", getattr(column, "to_list", None))
+    return column if to_list is None else to_list()
 
 
 def _of_objects(data: Any) -> Records:
     if hasattr(data, "column_names") and hasattr(data, "features"):
         return _of_hugging_face(data)
-    if isinstance(data, Mapping) or hasattr(data, "columns"):
-        return _of_columns(data, data if isinstance(data, Mapping) else data.columns)
+    names = data if isinstance(data, Mapping) else getattr(data, "column_names", getattr(data, "columns", None))
+    if names is not None:
+        return _of_columns(data, names)
     if not isinstance(data, Iterable) or isinstance(data, bytes):
         raise InputError(f"cannot read {type(data).__name__} as data; give a file, a list, a DataFrame or a dataset")
 
@@ -363,9 +396,9 @@ def _of_columns(data: Any, names: Iterable[Any]) -> Records:
     keys = {str(name): name for name in names}
 
     def columns(chosen: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
-        values = {name: data[keys[name]] for name in chosen}
+        values = {name: _listed(data[keys[name]]) for name in chosen}
         for name, column in values.items():
-            if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
+            if isinstance(column, (str, bytes)) or not hasattr(column, "__len__") or hasattr(column, "columns"):
                 raise InputError(f"{GIVEN}: column '{name}' holds {type(column).__name__}, expected a list of values")
         if len({len(column) for column in values.values()}) > 1:
             given = ", ".join(f"'{name}' {len(column):,}" for name, column in values.items())

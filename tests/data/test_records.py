@@ -7,11 +7,13 @@ import os
 from contextlib import nullcontext
 
 import datasets
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ade.data.records import LineStream, Records, format_of, read_texts
+from ade.data.records import LineStream, Records, format_of, given_texts, read_texts
 from ade.errors import InputError
 
 ROWS = [{"id": "1", "review": 'good, "really"', "stars": "5"}, {"id": "2", "review": "bad\nindeed", "stars": "1"}]
@@ -69,11 +71,50 @@ def test_lines_of_text_and_of_fasttext(tmp_path):
 def test_python_objects_give_dictionaries():
     rows = [{"review": "good", "n": 1}, {"review": "bad", "n": 2}]
     columns = {"review": ["good", "bad"], "n": [1, 2]}
-    for source in (rows, columns, pa.table(columns).to_pandas(), datasets.Dataset.from_dict(columns)):
+    for source in (
+        rows,
+        columns,
+        pa.table(columns),
+        pa.table(columns).to_pandas(),
+        datasets.Dataset.from_dict(columns),
+    ):
         assert everything(source) == (("review", "n"), "review", rows)
     assert everything(["good", "bad"]) == (("text",), "text", [{"text": "good"}, {"text": "bad"}])
     with pytest.raises(InputError, match="different numbers of rows: 'a' 1, 'text' 2"):
         everything({"a": [1], "text": ["b", "c"]})
+
+
+COLUMNS = {"id": [1, 2], "review": ["good", "bad"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        COLUMNS,
+        pd.DataFrame(COLUMNS, index=[1.5, 0.5]),
+        pd.DataFrame(COLUMNS, index=[1.5, 0.5])["review"],
+        pd.DataFrame({7: COLUMNS["review"]}),
+        pa.table(COLUMNS),
+        pa.table(COLUMNS)["review"],
+        pa.array(COLUMNS["review"]),
+        pa.RecordBatch.from_pydict(COLUMNS),
+        datasets.Dataset.from_dict(COLUMNS),
+        datasets.Dataset.from_dict(COLUMNS)["review"],
+        datasets.Dataset.from_dict(COLUMNS).to_iterable_dataset(),
+        COLUMNS["review"],
+        np.array(COLUMNS["review"]),
+        iter(COLUMNS["review"]),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_columns_and_tables_give_their_texts_and_never_their_names(given):
+    assert list(given_texts(given)) == ["good", "bad"]
+
+
+def test_a_table_whose_texts_cannot_be_told_is_refused():
+    for given in (pd.DataFrame({"n": [1], "m": [2]}), pa.table({"n": [1], "m": [2]}), {"n": [1], "m": [2]}):
+        with pytest.raises(InputError, match=r"which column holds the texts\? .* n, m; give that column alone"):
+            given_texts(given)
 
 
 @pytest.mark.parametrize(
