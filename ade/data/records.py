@@ -7,20 +7,18 @@ install that predicts.
 """
 
 import codecs
-import gzip
-import io
-import select
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, TextIO, cast, get_args
+from typing import Any, Literal, TextIO, cast, get_args
 
 from ade.data.columns import LABEL, TEXT, Schema, find_text_column
 from ade.data.formats import PREFIX, DelimitedRows, distinct, json_values, split_labels
 from ade.data.problems import LabelType, ValueProblem, plain
+from ade.data.streams import LineStream, open_bytes, open_text, reading_errors
 from ade.errors import InputError, first_line
 
 Format = Literal["text", "csv", "tsv", "json", "parquet", "fasttext"]
@@ -32,7 +30,6 @@ BY_SUFFIX: dict[str, Format] = {
 CLASSES = "classes.txt"  # beside a file without a header: the names of its classes, in order
 BATCH_ROWS = 8192  # of a Parquet file or a dataset, per step
 SAMPLE_ROWS = 100  # by which columns are told whose names say nothing
-READ_BYTES = 1 << 16  # of a pipe, per step, if as many have arrived
 GIVEN = "the data"  # what errors call data that has no name
 Row = dict[str, Any]
 Pair = tuple[Any, Any]  # a text and its label or labels, as they were given; None if missing
@@ -167,74 +164,6 @@ def required(value: Any, what: str) -> tuple[str, LabelType]:
 def row_error(source: str, row: int, column: str, problem: object) -> InputError:
     """The error for a value of a row, counted from 1."""
     return InputError(f"{source}, row {row}: column '{column}' {problem}")
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed if its name ends in `.gz`."""
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else open(path, "rb")
-
-
-def open_text(path: Path, newline: str = "\n") -> TextIO:
-    """Open a UTF-8 text file for reading, decompressed if its name ends in `.gz`, without the byte order mark."""
-    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline=newline)
-
-
-@contextmanager
-def reading_errors(source: Path | str, kind: str) -> Iterator[None]:
-    """Context manager: turn errors of reading a file into an `InputError` that names it."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        line = _line_that_is_not_utf8(source) if isinstance(source, Path) and kind != "parquet" else None
-        raise InputError(f"{source}: not UTF-8 text{f' in line {line}' if line else ''} ({error.reason})") from None
-    except (EOFError, zlib.error, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # of the disk, not of the content
-            raise
-        raise InputError(f"{source}: not readable as {kind} ({first_line(error)})") from None
-
-
-def _line_that_is_not_utf8(path: Path) -> int | None:
-    """The number of the first line that is not valid UTF-8, counted from 1."""
-    with open_bytes(path) as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode("utf8")
-            except UnicodeDecodeError:
-                return number
-    return None
-
-
-class LineStream(io.TextIOBase):
-    """Lines of a UTF-8 stream of bytes, as they arrive; a byte order mark at the start is left out."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self.source = source
-        self.decoder = codecs.getincrementaldecoder("utf-8-sig")("strict")
-        self.lines: list[str] = []  # complete ones, the next one last
-        self.rest, self.ended = "", False
-
-    def readline(self, size: int = -1) -> str:  # type: ignore[override]
-        """The next line, of a long one the next part of at least `size` characters; an empty string at the end."""
-        while not self.lines and not self.ended and (size < 0 or len(self.rest) < size):
-            self._read()
-        if self.lines:
-            return self.lines.pop()
-        line, self.rest = self.rest, ""
-        return line
-
-    def ready(self) -> bool:
-        """Whether the next line can be had without waiting for it."""
-        with suppress(OSError, ValueError):  # Windows asks sockets alone
-            while not self.lines and not self.ended and select.select([self.source], [], [], 0)[0]:
-                self._read()
-        return bool(self.lines) or self.ended
-
-    def _read(self) -> None:
-        """Wait for bytes, and split them into lines."""
-        data = self.source.read1(READ_BYTES)  # type: ignore[attr-defined]
-        self.ended = not data
-        *complete, self.rest = (self.rest + self.decoder.decode(data, final=self.ended)).split("\n")
-        self.lines = [f"{line}\n" for line in reversed(complete)]
 
 
 def suffix_of(path: Path) -> str:

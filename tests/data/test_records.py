@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ade.data.records import LineStream, Records, format_of, given_texts, read_texts
+from ade.data.records import Records, format_of, given_texts, read_texts
+from ade.data.streams import LineStream
 from ade.errors import InputError
 
 ROWS = [{"id": "1", "review": 'good, "really"', "stars": "5"}, {"id": "2", "review": "bad\nindeed", "stars": "1"}]
