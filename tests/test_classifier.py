@@ -60,7 +60,7 @@ def test_a_table_stands_for_its_texts_and_not_for_the_names_of_its_columns(class
         assert list(classifier.stream(given)) == classifier.predict(TEXTS)
         np.testing.assert_array_equal(classifier.encode(given), classifier.encode(TEXTS))
         assert [each.text for each in classifier.explain(given)] == TEXTS
-    with pytest.raises(InputError, match="DataFrame: which column holds the texts"):
+    with pytest.raises(InputError, match="which column holds the texts"):
         classifier.predict(frame.assign(text=0).rename(columns={"text": "m"}))
     with pytest.raises(InputError, match="column 'n' holds DataFrame"):
         classifier.predict(frame.rename(columns={"text": "m"})[["n", "m", "n"]])

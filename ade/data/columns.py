@@ -65,13 +65,7 @@ def find_columns(
     return text, label
 
 
-def find_text_column(
-    source: object,
-    names: Sequence[str],
-    text: str | None,
-    sample: Callable[[], Rows] = list,
-    advice: str = "name it with --text-column",
-) -> str:
+def find_text_column(source: object, names: Sequence[str], text: str | None, sample: Callable[[], Rows] = list) -> str:
     """The name of the text column alone: as `find_columns`, or the only column there is."""
     name = text if text is not None else _find(names, TEXT, TEXT_WORDS) or (names[0] if len(names) == 1 else None)
     if name is None:
@@ -79,6 +73,7 @@ def find_text_column(
         _check_header(source, names, rows)
         name = _told_by_values(names, rows)[0]
     if name is None:
+        advice = "name it with --text-column, or give it alone"
         raise InputError(f"{source}: which column holds the texts? {_listed(names)}; {advice}")
     _check(source, names, name, "--text-column")
     return name

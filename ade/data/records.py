@@ -280,12 +280,8 @@ def given_texts(given: Any) -> Any:
 
     A table (of pandas, Arrow or `datasets`, a dictionary of columns) would else be taken for the names of its columns.
     """
-    if not isinstance(given, Mapping) and not hasattr(given, "columns") and not hasattr(given, "column_names"):
-        return _listed(given)
-    table = _of_objects(given)
-    advice = "give that column alone, as data['text']"
-    column = find_text_column(type(given).__name__, table.header, None, table.sample, advice)
-    return [row[column] for row in table.rows]
+    is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
+    return list(texts_of(given)) if is_table else _listed(given)
 
 
 def _listed(column: Any) -> Any:

@@ -70,11 +70,11 @@ def _read(source: Any, schema: Schema, quoted: bool = True) -> Dataset:
 def _file_of(path: Path, split: str, suffixes: Iterable[str]) -> Path:
     """The file itself, or of a folder the one that holds a split."""
     if path.is_dir():
-        files = _split_files(path, split, suffixes)
-        if not files:
+        file = _split_file(path, split, suffixes)
+        if file is None:
             names = ", ".join(split + suffix for suffix in suffixes)
             raise InputError(f"{path}: has no {split} file ({names}, or gzipped with .gz)")
-        return files[0]
+        return file
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder")
     if suffix_of(path) not in suffixes:
@@ -83,19 +83,19 @@ def _file_of(path: Path, split: str, suffixes: Iterable[str]) -> Path:
     return path
 
 
-def _split_files(folder: Path, split: str, suffixes: Iterable[str]) -> list[Path]:
-    """The files of a folder that may hold a split, in the order of the suffixes, gzipped files last."""
+def _split_file(folder: Path, split: str, suffixes: Iterable[str]) -> Path | None:
+    """The file of a folder that holds a split, if any: in the order of the suffixes, gzipped ones last."""
     stems = SPLITS.get(split, (split,))
-    names = [stem + suffix + gz for gz in ("", ".gz") for stem in stems for suffix in suffixes]
-    paths = [folder / name for name in names if (folder / name).is_file()]
-    return [path for path in paths if suffix_of(path) != ".txt" or starts_with_label(path)]
+    paths = [folder / (stem + suffix + gz) for gz in ("", ".gz") for stem in stems for suffix in suffixes]
+    files = (path for path in paths if path.is_file())
+    return next((file for file in files if suffix_of(file) != ".txt" or starts_with_label(file)), None)
 
 
 def has_split(source: str | Path, split: str, suffixes: Iterable[str] = tuple(BY_SUFFIX)) -> bool:
     """Whether the source has this split, in files with these suffixes; a single file is a train split."""
     path = Path(source)
     if path.is_dir():
-        return bool(_split_files(path, split, suffixes))
+        return _split_file(path, split, suffixes) is not None
     if path.is_file() or split == "train":
         return split == "train"
     if str(source) == EMBEDDED:
@@ -111,7 +111,7 @@ def has_split(source: str | Path, split: str, suffixes: Iterable[str] = tuple(BY
 def is_tagged(source: str | Path, split: str = "train") -> bool:
     """Whether a source is a CoNLL-style file, or a folder with one for this split."""
     path = Path(source)
-    return suffix_of(path) in TAGGED if path.is_file() else bool(_split_files(path, split, TAGGED))
+    return suffix_of(path) in TAGGED if path.is_file() else _split_file(path, split, TAGGED) is not None
 
 
 def load_splits(data: Any, labels: Any = None, schema: Schema | None = None, validation: Any = None) -> dict[str, Any]:
