@@ -9,16 +9,16 @@ install that predicts.
 import codecs
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TextIO, cast, get_args
+from typing import Any, Literal, TextIO, get_args
 
 from ade.data.columns import LABEL, TEXT, Schema, find_text_column
 from ade.data.formats import PREFIX, DelimitedRows, distinct, json_values, split_labels
 from ade.data.problems import LabelType, ValueProblem, plain
-from ade.data.streams import LineStream, open_bytes, open_text, reading_errors
+from ade.data.streams import LineStream, is_pipe, open_bytes, open_pipe, open_text, reading_errors
 from ade.errors import InputError, first_line
 
 Format = Literal["text", "csv", "tsv", "json", "parquet", "fasttext"]
@@ -94,33 +94,26 @@ def records(
     """
     if format is not None and format not in FORMATS:
         raise InputError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
-    schema = schema or Schema()
-    if not isinstance(source, (str, Path)) and not hasattr(source, "read"):
+    is_path = isinstance(source, (str, Path))
+    if not is_path and not hasattr(source, "read"):
         yield _of_objects(source)
         return
 
-    path = Path(source) if isinstance(source, (str, Path)) else None
-    is_stdin = str(source) == "-"
-    piped = is_stdin or (path is not None and path.exists() and not path.is_file() and not path.is_dir())
-    if path is not None and not piped:
+    kind, name = format or "text", source if is_path else "the stream"
+    opened: AbstractContextManager[TextIO | None] = nullcontext(None if is_path else source)
+    if is_path and is_pipe(Path(source)):
+        name, opened = "standard input" if str(source) == "-" else str(source), open_pipe(Path(source))
+    elif is_path:
+        name = path = Path(source)
         kind = format or ("fasttext" if starts_with_label(path) else format_of(path))
-        with reading_errors(path, kind):
-            if kind == "parquet":
-                with _parquet(path) as found:
-                    yield found
-            else:
-                with open_text(path, newline="" if kind in ("csv", "tsv") else "\n") as file:
-                    yield _of_text(file, str(path), kind, schema, quoted)
-        return
-
-    name = "the stream" if path is None else "standard input" if is_stdin else str(path)
-    with reading_errors(name, format or "text"):
-        if path is None:
-            yield _of_text(source, name, format or "text", schema, quoted)
-            return
-        with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as opened:
-            stream = LineStream(opened)
-            yield replace(_of_text(cast(TextIO, stream), name, format or "text", schema, quoted), stream=stream)
+        opened = opened if kind == "parquet" else open_text(path, newline="" if kind in ("csv", "tsv") else "\n")
+    with reading_errors(name, kind), opened as file:
+        if file is not None:
+            found = _of_text(file, str(name), kind, schema or Schema(), quoted)
+            yield replace(found, stream=file if isinstance(file, LineStream) else None)
+        else:
+            with _parquet(Path(source)) as found:
+                yield found
 
 
 @contextmanager

@@ -25,6 +25,19 @@ def open_text(path: Path, newline: str = "\n") -> TextIO:
     return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline=newline)
 
 
+def is_pipe(path: Path) -> bool:
+    """Whether a path is standard input, written `-`, a named pipe, or anything else that is read once."""
+    return str(path) == "-" or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+@contextmanager
+def open_pipe(path: Path) -> Iterator[TextIO]:
+    """Context manager: the lines of a pipe as they arrive; standard input stays open."""
+    is_stdin = str(path) == "-"
+    with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as opened:
+        yield cast(TextIO, LineStream(opened))
+
+
 @contextmanager
 def reading_errors(source: Path | str, kind: str) -> Iterator[None]:
     """Context manager: turn errors of reading a file into an `InputError` that names it."""

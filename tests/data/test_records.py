@@ -162,6 +162,15 @@ def test_a_pipe_is_read_row_by_row(kind, named, tmp_path):
     os.close(writing)
 
 
+def test_a_pipe_that_is_not_utf8_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writing = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(writing, b"a\n\xff\n")
+    with pytest.raises(InputError, match="pipe: not UTF-8 text"), read_texts(tmp_path / "pipe") as found:
+        list(found.rows)
+    os.close(writing)
+
+
 @pytest.mark.parametrize("data", [b"", b"a", b"a\n", b"a\nb", b"\n\na\r\n", "\ufeffä\n€\u2028x\n".encode()])
 def test_lines_of_a_stream_are_those_of_a_file(data, tmp_path):
     (tmp_path / "a").write_bytes(data)
