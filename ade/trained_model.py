@@ -81,6 +81,6 @@ def _from_files(kind: type[TrainedModel], files: dict[str, bytes]) -> TrainedMod
 def check_texts_given(texts: Any) -> Sequence[str]:
     """Return a list of texts, or the texts of a table; raise `InputError` for what has none."""
     texts = given_texts(texts)
-    if not hasattr(texts, "__len__"):
+    if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
         raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
     return texts

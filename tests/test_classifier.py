@@ -64,8 +64,9 @@ def test_a_table_stands_for_its_texts_and_not_for_the_names_of_its_columns(class
         classifier.predict(frame.assign(text=0).rename(columns={"text": "m"}))
     with pytest.raises(InputError, match="column 'n' holds DataFrame"):
         classifier.predict(frame.rename(columns={"text": "m"})[["n", "m", "n"]])
-    with pytest.raises(InputError, match="give a text or a list"):
-        classifier.predict(iter(TEXTS))
+    for given in (iter(TEXTS), {*TEXTS}):
+        with pytest.raises(InputError, match="give a text or a list"):
+            classifier.predict(given)
 
 
 def test_very_long_texts(classifier):
