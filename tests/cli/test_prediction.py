@@ -84,17 +84,6 @@ def test_the_text_column_is_said_and_can_be_named(ade, trained, tmp_path):
     assert (status, "no column 'sumary'" in errors) == (2, True)
 
 
-def test_labels_of_fasttext_are_no_texts(ade, trained, tmp_path):
-    (tmp_path / "a.txt").write_text("__label__x lunar probe\n__label__y the coach\n")
-    status, out, _ = ade("predict", trained, tmp_path / "a.txt", "--output-format", "jsonl")
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert status == 0
-    assert [(row["label"], row["text"], row["prediction"]) for row in rows] == [
-        (["x"], "lunar probe", "space"),
-        (["y"], "the coach", "sport"),
-    ]
-
-
 def test_columns_of_the_same_name_keep_their_values(ade, trained, tmp_path):
     (tmp_path / "a.csv").write_text("id,text,id\n1,lunar probe,2\n")
     _, out, _ = ade("predict", trained, tmp_path / "a.csv", "--output-format", "csv")

@@ -59,15 +59,6 @@ def test_remarks_come_before_training(ade, book, tmp_path):
     assert "'--set class_weights=balanced'" in errors
 
 
-def test_the_options_are_named_where_columns_are_not_found(ade, reviews, tmp_path):
-    reviews.write_text("n,m,k\n1,2,3\n")
-    status, _, errors = ade("train", reviews, "--out", tmp_path / "m")
-    assert (status, "--text-column" in errors) == (2, True)
-    status, _, errors = ade("train", reviews, "--out", tmp_path / "m", "--text-column", "n", "--label-column", "x")
-    assert (status, "no column 'x', the columns are n, m, k (--label-column)" in errors) == (2, True)
-    assert not (tmp_path / "m").exists()
-
-
 def test_lines_of_progress_come_at_most_every_few_seconds(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
