@@ -130,9 +130,8 @@ class MoreSettings:
 
 def _default(owner: type, entry: "Field[Any]") -> str:
     """The default of a setting as `--set help` shows it; of training settings also that of the preset `paper`."""
-    values = (
-        [getattr(preset, entry.name) for preset in PRESETS.values()] if owner is TrainingSettings else [entry.default]
-    )
+    owners = PRESETS.values() if owner is TrainingSettings else [owner]
+    values = [getattr(each, entry.name) for each in owners]
     shown = ["-" if value in (None, "") else str(value).lower() for value in values]
     return shown[0] if len({*shown}) == 1 else f"{shown[0]} (paper: {shown[1]})"
 

@@ -44,12 +44,14 @@ def find_columns(
     one that is named like a label (sentiment, intent, ...); of two columns, the other one. Where the names of two
     columns tell nothing, their values do: `sample` gives the first rows.
     """
+    is_named = text is not None or label is not None
     text = text if text is not None else _find([name for name in names if name != label], TEXT, TEXT_WORDS)
     if label is None:
         label = _find([name for name in names[::-1] if name != text], LABEL, LABEL_WORDS, ENDINGS)
     if text is None or label is None:
         rows = sample()
-        _check_header(source, names, rows)
+        if not is_named:
+            _check_header(source, names, rows)
         if len(names) == 2 and text is label is None:
             text, label = _told_by_values(names, rows)
         elif len(names) == 2:
@@ -98,7 +100,7 @@ def _check_header(source: object, names: Sequence[str], rows: Rows) -> None:
     """Refuse a first row that is data: a name in it is a sentence, or a value of its own column."""
     for name in () if {TEXT, LABEL} & {*names} else names:
         if len(name.split()) > MAX_WORDS or len(name) > MAX_NAME or any(row.get(name) == name for row in rows):
-            advice = "write text,label above it, or name the columns with --text-column and --label-column"
+            advice = "write text,label above it, or name a column with --text-column"
             raise InputError(f"{source}: the first row is data, not a header ({name!r:.40}); {advice}")
 
 

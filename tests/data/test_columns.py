@@ -91,6 +91,9 @@ def test_a_first_row_without_a_header_is_not_taken_for_one(tmp_path):
         (tmp_path / "a.csv").write_text(rows)
         with pytest.raises(InputError, match=r"the first row is data, not a header \('.*write text,label above"):
             load_dataset(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("What did you like about our product?,Art\nThe long life of it,pos\n")
+    named = load_dataset(tmp_path / "a.csv", text_column="What did you like about our product?")
+    assert (len(named), named.columns[1]) == (1, "Art")
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "frame", "parquet"])
