@@ -63,7 +63,7 @@ def test_lines_of_progress_come_at_most_every_few_seconds(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     written = io.StringIO()
-    report = progress.Lines(Console(file=written, highlight=False))
+    report = progress.lines(Console(file=written, highlight=False))
     for second in range(13):
         now[0] = float(second)
         report("train", second, 13, {"loss": 0.5, "rate": 1234.0})
