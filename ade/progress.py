@@ -48,7 +48,7 @@ def shown(wanted: "bool | Report | None" = None) -> Iterator[Report]:
     if stderr.is_terminal or (stderr.is_jupyter and find_spec("ipywidgets") is not None):
         yield from _bars(stderr)
     else:
-        yield Lines(stderr)
+        yield lines(stderr)
 
 
 def _bars(console: "Console") -> Iterator[Report]:
@@ -76,19 +76,19 @@ def _bars(console: "Console") -> Iterator[Report]:
         yield report
 
 
-class Lines:
-    """A `Report` that prints a line, at most every `SECONDS`."""
+def lines(console: "Console") -> Report:
+    """Return a `Report` that prints a line, at most every `SECONDS`: the stage, what is done of it, and its metrics."""
+    last = time.monotonic()
 
-    def __init__(self, console: "Console") -> None:
-        self.console, self.last = console, time.monotonic()
-
-    def __call__(self, stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
-        """Print the stage, what is done of it, and its metrics."""
-        if time.monotonic() - self.last < SECONDS:
+    def report(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        nonlocal last
+        if time.monotonic() - last < SECONDS:
             return
-        self.last = time.monotonic()
+        last = time.monotonic()
         line = f"{stage} {done:,}/{total:,} {_format(metrics)}"
-        self.console.print(line.rstrip(), markup=False, soft_wrap=True)
+        console.print(line.rstrip(), markup=False, soft_wrap=True)
+
+    return report
 
 
 def _format(metrics: Mapping[str, float]) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from ade.backends import Backend, backend_for
 from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, check_kind
 from ade.data.problems import Label
+from ade.data.records import given_texts
 from ade.data.tokens import CHUNK, LEXICON_TOKENS, Ragged, encode_chunks, tokenize, truncating, unknown_share
 from ade.decision import Prediction, Tagged, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
@@ -73,7 +74,7 @@ class TrainedModel:
 
     def _by_chunks(self, texts: Sequence[str], compute: Callable[[Ragged], np.ndarray], first: int) -> np.ndarray:
         """Compute rows (n, m) of texts, `CHUNK` texts per call; error messages number the texts from `first`."""
-        check_texts_given(texts)
+        texts = check_texts_given(texts)
         rows = []
         for start in range(0, max(1, len(texts)), CHUNK):
             chunk = texts[start : start + CHUNK]
@@ -165,7 +166,7 @@ class Classifier(TrainedModel):
 
         if isinstance(texts, str):
             return self.explain([texts])[0]
-        check_texts_given(texts)
+        texts = check_texts_given(texts)
         explanations: list[Explanation] = []
         for encodings in encode_chunks(self.tokenizer, texts, self.tokens_read, offsets=True):
             for encoding in encodings:
@@ -210,7 +211,8 @@ class Tagger(TrainedModel):
 
         if isinstance(sentences, str):
             raise InputError("give a list of sentences, each a string or a list of words")
-        split = [sentence.split() if isinstance(sentence, str) else list(sentence) for sentence in sentences]
+        given = given_texts(sentences)
+        split = [sentence.split() if isinstance(sentence, str) else list(sentence) for sentence in given]
         texts, words = encode_sentences(self.tokenizer, split, self.max_tokens)
         return tags_of_words(self.backend.token_scores(texts)[1], texts, words, split, self.labels)
 
@@ -269,15 +271,17 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
 
 
-def check_texts_given(texts: Any) -> None:
-    """Raise `InputError` for what is no list of texts."""
-    if not hasattr(texts, "__len__"):
+def check_texts_given(texts: Any) -> Sequence[str]:
+    """Return a list of texts, or the texts of a table; raise `InputError` for what has none."""
+    texts = given_texts(texts)
+    if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
         raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
+    return texts
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the texts of an iterable in lists of `CHUNK`, with the number of texts before each."""
-    source, first = iter(texts), 0
+    source, first = iter(given_texts(texts)), 0
     while chunk := list(islice(source, CHUNK)):
         yield first, chunk
         first += len(chunk)

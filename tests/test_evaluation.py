@@ -30,11 +30,14 @@ def test_metrics_of_one_label_are_those_of_scikit_learn(rows):
     matrix = metrics.confusion_matrix(truth, predicted, labels=range(5))
     assert np.array_equal(own.confusion, matrix)
     assert own.counts.tolist() == [[i, j, matrix[i, j]] for i, j in zip(*np.nonzero(matrix), strict=True)]
-    f1 = metrics.f1_score(truth, predicted, average=None, labels=range(5), zero_division=0)
-    assert [each.f1 for each in own.classes] == pytest.approx(f1.tolist())
-    assert [each.n for each in own.classes] == matrix.sum(1).tolist()
-    worst = own.confused(1)
-    assert (worst[0].n if worst else 0) == (matrix - np.diag(matrix.diagonal())).max()
+    expected = metrics.precision_recall_fscore_support(truth, predicted, labels=range(5), zero_division=0)
+    np.testing.assert_allclose([each[1:] for each in own.classes], np.transpose(expected))
+    confused = own.confused(1000)
+    assert [each.n for each in confused] == sorted((each.n for each in confused), reverse=True)
+    assert sum(each.n for each in confused) == (truth != predicted).sum()
+    for each in confused:
+        true = "abcde".index(each.label)
+        assert (each.n, each.of) == (matrix[true, "abcde".index(each.predicted)], matrix[true].sum())
 
 
 @given(rows=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=20))
@@ -51,6 +54,9 @@ def test_metrics_of_several_labels_are_those_of_scikit_learn(rows):
     assert own.recall == pytest.approx(metrics.recall_score(truth, predicted, **options))
     assert own.exact == pytest.approx(metrics.accuracy_score(truth, predicted))
     assert own.n == len(rows)
+    named = compare_multi_label(truth, predicted, ["a", "b", "c"])
+    expected = metrics.precision_recall_fscore_support(truth, predicted, zero_division=0)
+    np.testing.assert_allclose([each[1:] for each in named.classes], np.transpose(expected))
 
 
 @given(rows=st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=30))

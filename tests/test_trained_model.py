@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -50,6 +51,22 @@ def test_one_text_or_many_in_order(classifier):
     assert len({each.label for each in predictions}) > 1
     assert classifier.predict(texts[1]).label == predictions[1].label
     assert classifier.predict([]) == []
+
+
+def test_a_table_stands_for_its_texts_and_not_for_the_names_of_its_columns(classifier):
+    frame = pd.DataFrame({"n": range(5), "text": TEXTS})
+    for given in (frame, frame.text):
+        assert classifier.predict(given) == classifier.predict(TEXTS)
+        assert list(classifier.stream(given)) == classifier.predict(TEXTS)
+        np.testing.assert_array_equal(classifier.encode(given), classifier.encode(TEXTS))
+        assert [each.text for each in classifier.explain(given)] == TEXTS
+    with pytest.raises(InputError, match="which column holds the texts"):
+        classifier.predict(frame.assign(text=0).rename(columns={"text": "m"}))
+    with pytest.raises(InputError, match="column 'n' holds DataFrame"):
+        classifier.predict(frame.rename(columns={"text": "m"})[["n", "m", "n"]])
+    for given in (iter(TEXTS), {*TEXTS}):
+        with pytest.raises(InputError, match="give a text or a list"):
+            classifier.predict(given)
 
 
 def test_very_long_texts(classifier):
@@ -240,6 +257,7 @@ def test_bad_texts_are_refused(encoder):
     with pytest.raises(InputError, match="text 1 "):
         encoder.encode(["fine", None])  # type: ignore[list-item]
     assert encoder.encode([]).shape == (0, 24)
+    assert np.array_equal(encoder.encode({"text": TEXTS}), encoder.encode(TEXTS))
     assert np.array_equal(unit(np.zeros((2, 3))), np.zeros((2, 3)))
 
 

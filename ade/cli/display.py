@@ -8,13 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ade.cli.writing import format_label, format_prediction, one_line
-from ade.progress import shown
 
 if TYPE_CHECKING:
     from ade.explanation import Contributions, Explanation
 
 WIDTH = 100
-progress = shown
 
 
 def console() -> Console:
@@ -73,7 +71,7 @@ def print_explanation(to: Console, explanation: "Explanation") -> None:
     On a terminal the words of the text are coloured by that; elsewhere they are a table.
     """
     parts, prediction = explanation.contributions(), explanation.prediction
-    name = "the number" if prediction.probability is None else format_label(parts.label)
+    name = "the number" if prediction.probability is None else one_line(format_label(parts.label))
     to.print(Text(format_prediction(prediction).rstrip("\n").replace("\t", "  "), style="bold"))
     if to.is_terminal:
         to.print(_coloured(explanation, parts))

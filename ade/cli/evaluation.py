@@ -21,10 +21,11 @@ from ade.cli.options import (
     show,
 )
 from ade.cli.writing import one_line
-from ade.configuration import TAGGER
+from ade.configuration import CLASSIFIER, TAGGER, check_kind
+from ade.data.columns import Schema
 from ade.data.problems import SINGLE
 from ade.errors import InputError
-from ade.files import kind_of, new_file
+from ade.files import new_file
 
 if TYPE_CHECKING:
     from ade.evaluation import AnyEvaluation, ClassMetrics, Evaluation, TagEvaluation
@@ -51,29 +52,20 @@ def evaluate(
     Accuracy, macro F1, precision and recall, the same of each label, and what is confused. Models of several labels,
     regression models and taggers have metrics of their own.
     """
-    from ade.data.sources import is_tagged, load_dataset, load_tagged
+    from ade.data.sources import as_dataset
     from ade.evaluation import evaluate
+    from ade.trained_model import load
 
     check_output(report, overwrite)
-    if kind_of(model) == TAGGER:
-        if report is not None:
-            raise InputError(f"{model}: a tagger; --report is for single-label models")
-        from ade.trained_model import Tagger
-
-        result: Any = evaluate(Tagger.load(model, device), load_tagged(data, split))
-        show(result.as_dict(), as_json, lambda to: print_evaluation(to, result))
-        return
-
-    if is_tagged(data, split):
-        raise InputError(f"{data}: words with a tag each, but {model} labels texts")
-    from ade.trained_model import Classifier
-
-    classifier = Classifier.load(model, device)
-    if report is not None and classifier.problem != SINGLE:
-        raise InputError(f"{model}: solves {classifier.problem}; --report is for single-label models")
-    dataset = load_dataset(data, split, text_column, label_column, classifier.problem)
+    loaded: Any = load(model, device)
+    if loaded.kind != TAGGER:
+        check_kind(model, loaded.kind, CLASSIFIER)
+    problem = None if loaded.kind == TAGGER else loaded.problem
+    if report is not None and problem != SINGLE:
+        raise InputError(f"{model}: solves {problem or 'tagging'}; --report is for single-label models")
+    dataset = as_dataset(data, schema=Schema(text_column, label_column, problem), split=split)
     say_columns(data, dataset)
-    result = evaluate(classifier, dataset)
+    result: Any = evaluate(loaded, dataset)
     if report is not None:
         _write_report(report, f"{model} on {data}", result, dataset)
     show(_as_dict(result), as_json, lambda to: print_evaluation(to, result))

@@ -1,8 +1,7 @@
 """The verb `ade inspect`: the parameters of a model, words and their anchors, or an HTML page about whole texts."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
@@ -11,7 +10,7 @@ from ade.cli.options import Json, Overwrite, argument, check_output, option, sho
 from ade.cli.writing import one_line
 from ade.configuration import CODEBOOK
 from ade.errors import InputError
-from ade.files import kind_of
+from ade.files import kind_of, new_file
 
 if TYPE_CHECKING:
     from ade.inspector.words import TokenAnchors
@@ -53,32 +52,26 @@ def _show_parameters(source: Path, as_json: bool) -> None:
     from ade.folder import Saved
     from ade.inspector.words import count_parameters
 
-    counts = count_parameters(Saved.read(source))
-    show({"parameters": counts}, as_json, lambda to: _print_parameters(to, counts))
-
-
-def _print_parameters(to: Console, counts: Mapping[str, int]) -> None:
-    table = display.plain_table("component", "parameters")
+    table, counts = display.plain_table("component", "parameters"), count_parameters(Saved.read(source))
     for name, count in counts.items():
         table.add_row(name.replace("_", " "), f"{count:,}")
-    to.print(table)
+    show({"parameters": counts}, as_json, lambda to: to.print(table))
 
 
 def _show_words(source: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
     from ade.inspector.words import inspect_words
 
-    if not texts:
+    result: dict[str, Any] = {}
+    if texts:
+        from ade.inspector.reading import Inspector
+        from ade.trained_model import Classifier
+
+        explanation, tokens = Inspector(Classifier.load(source), nearest).words_in(texts[0], words)
+        result["label"] = explanation.contributions().label
+    else:
         tokens = inspect_words(source, words, nearest)
-        show({"words": [token.as_dict() for token in tokens]}, as_json, lambda to: print_words(to, tokens))
-        return
-
-    from ade.inspector.reading import Inspector
-    from ade.trained_model import Classifier
-
-    explanation, tokens = Inspector(Classifier.load(source), nearest).words_in(texts[0], words)
-    label = explanation.contributions().label
-    result = {"label": label, "words": [token.as_dict() for token in tokens]}
-    show(result, as_json, lambda to: print_words(to, tokens, str(label)))
+    result["words"] = [token.as_dict() for token in tokens]
+    show(result, as_json, lambda to: print_words(to, tokens, str(result.get("label", ""))))
 
 
 def print_words(to: Console, tokens: "list[TokenAnchors]", label: str = "") -> None:
@@ -103,7 +96,6 @@ def print_words(to: Console, tokens: "list[TokenAnchors]", label: str = "") -> N
 
 
 def _write_page(source: Path, file: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
-    from ade.files import new_file
     from ade.inspector.page import EXAMPLES, page
     from ade.inspector.reading import Inspector
     from ade.trained_model import Classifier

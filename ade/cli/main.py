@@ -8,13 +8,14 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from ade import __version__
-from ade.cli.options import verbosity
+from ade.cli.options import MoreSettings, verbosity
 from ade.errors import InputError, missing_package
 
 VERBS = {  # verb -> the file that has it, in the order of the help
@@ -65,9 +66,13 @@ def app_with(*verbs: str) -> typer.Typer:
     )
     app.callback()(_global_options)
     for verb in verbs or VERBS:
-        module = import_module(f"ade.cli.{VERBS[verb]}")
-        app.command(verb)(getattr(module, verb.replace("-", "_")))
+        app.command(verb)(_function_of(verb))
     return app
+
+
+def _function_of(verb: str) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(import_module(f"ade.cli.{VERBS[verb]}"), verb.replace("-", "_"))
+    return function
 
 
 def main() -> None:
@@ -116,10 +121,18 @@ def _message(error: Exception, verb: str) -> str | None:
         text = f"{error.filename or 'error'}: {error.strerror or error}"
     elif isinstance(error, typer.TyperException):  # an unknown verb or option, or a value of the wrong type
         context = getattr(error, "ctx", None)  # of usage errors alone
-        text = f"{error.format_message()} (see '{context.command_path if context else 'ade'} --help')"
+        text = f"{_usage_error(error, verb)} (see '{context.command_path if context else 'ade'} --help')"
     else:
         return None
     return "ade: " + " ".join(text.split())
+
+
+def _usage_error(error: typer.TyperException, verb: str) -> str:
+    """What is wrong with the words of a command; of an unknown option also the setting that was probably meant."""
+    unknown = getattr(error, "option_name", None)
+    settings = MoreSettings.of(_function_of(verb)) if unknown and verb in VERBS else None
+    meant = settings.meant_by(unknown.lstrip("-")) if unknown and settings else None
+    return f"No such option: {unknown}; do you mean --set {meant}=VALUE?" if meant else error.format_message()
 
 
 def _how_to_continue(verb: str, words: list[str]) -> str:

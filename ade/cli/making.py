@@ -26,6 +26,7 @@ from ade.cli.options import (
     existing_run,
     option,
     say_columns,
+    say_remarks,
     show,
 )
 from ade.data.records import texts_of
@@ -83,6 +84,7 @@ def train(
 
     splits = load_splits(data, schema=Schema(text_column, label_column, problem_type(problem)))
     say_columns(data, splits["train"])
+    say_remarks(data, splits["train"], problem)
     predictor = train_model(
         splits,
         teacher=teacher,

@@ -2,9 +2,11 @@
 
 import difflib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -15,22 +17,34 @@ from ade.cli import display
 from ade.data.columns import LABEL, TEXT
 from ade.data.records import Format
 from ade.errors import InputError
+from ade.settings import PRESETS, TrainingSettings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SAMPLE = 1000  # texts in which unknown tokens are counted
+SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}  # as people call settings
 LANGUAGES = "(see the page 'Languages' of the documentation)"
 
 
 def model_path(given: str) -> Path:
     """A model's folder, or its name on the hub; what is written as a path is never looked up there."""
+    if os.path.isfile(given):
+        raise typer.BadParameter(f"{given}: a file, not a model folder; the model comes before the texts")
     if given.startswith((".", "/", "~")) or given.endswith("/"):
         path = Path(given).expanduser()
         if not path.exists():
             raise typer.BadParameter(f"{given}: no such folder")
         return path
     return Path(given)
+
+
+def text_file(given: str) -> str:
+    """A file of texts; a sentence in place of its name is an error that says where it would be read."""
+    if not os.path.exists(given) and len(given.split()) > 1 and not Path(given).suffix[1:].isalnum():
+        advice = "give a text by a pipe: echo TEXT | ade predict MODEL"
+        raise typer.BadParameter(f"no file is called '{given:.40}'; {advice}")
+    return given
 
 
 def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
@@ -45,7 +59,9 @@ def option(help: str, *names: str, metavar: str | None = None, **more: Any) -> A
 
 Model = Annotated[Path, argument("Model folder, or a name on the hub.", "MODEL", parser=model_path)]
 Data = Annotated[str, argument("File, folder, hub name, or 'wordnet'.", "DATA")]
-TextFile = Annotated[str, argument("Lines of text, CSV, TSV, JSON or Parquet; - is standard input.", "FILE")]
+TextFile = Annotated[
+    str, argument("Lines of text, CSV, TSV, JSON or Parquet; - is standard input.", "FILE", parser=text_file)
+]
 Out = Annotated[Path, option("Output folder.", metavar="FOLDER", show_default=False)]
 Overwrite = Annotated[bool, option("Overwrite an earlier result.", "--overwrite")]
 Resume = Annotated[bool, option("Continue an interrupted run.", "--resume")]
@@ -73,54 +89,61 @@ class MoreSettings:
 
     def parse(self, given: Sequence[str] | None) -> dict[str, Any]:
         """The settings given as NAME=VALUE, by name."""
-        known = {entry.name: entry for _, entry in self._fields()}
         settings = {}
         for word in given or ():
             name, equals, value = word.partition("=")
             if not equals:
                 raise InputError(f"--set {word}: write NAME=VALUE, or '--set help' for all names")
-            if name.replace("-", "_") not in known:
-                close = difflib.get_close_matches(name, known, 1)
-                hint = f"do you mean {close[0]}?" if close else "'--set help' lists all"
+            known = self.meant_by(name)
+            if known != name.replace("-", "_"):
+                hint = f"do you mean {known}?" if known else "'--set help' lists all"
                 raise InputError(f"--set: there is no setting '{name}'; {hint}")
-            entry = known[name.replace("-", "_")]
-            settings[entry.name] = _value(entry, value)
+            settings[known] = _value(known, get_args(self._fields()[known][1].type)[0], value)
         return settings
 
-    def _fields(self) -> "list[tuple[type, Field[Any]]]":
-        return [(each, entry) for each in self.classes for entry in fields(each) if entry.name not in self.options]
+    def meant_by(self, name: str) -> str | None:
+        """The setting of this name, or the one whose name is nearest to it."""
+        names = [*self._fields()]
+        near = difflib.get_close_matches(SHORT_NAMES.get(name, name.replace("-", "_")), names, 1, cutoff=0.7)
+        return near[0] if near else None
+
+    @staticmethod
+    def of(verb: Callable[..., None]) -> "MoreSettings | None":
+        """What a verb takes by `--set`, if anything."""
+        more = signature(verb).parameters.get("more")
+        return None if more is None else more.annotation.__metadata__[0].callback.__self__
+
+    def _fields(self) -> "dict[str, tuple[type, Field[Any]]]":
+        known = {entry.name: (owner, entry) for owner in self.classes for entry in fields(owner)}
+        return {name: each for name, each in known.items() if name not in self.options}
 
     def _help(self, given: list[str] | None) -> list[str] | None:
         if "help" not in (given or ()):
             return given
         table = display.plain_table("setting", "default", "", wrap=True)
         table.columns[1].justify = table.columns[2].justify = "left"
-        for owner, entry in self._fields():
-            table.add_row(entry.name, _default(owner, entry), entry.metadata["help"])
+        for name, (owner, entry) in self._fields().items():
+            table.add_row(name, _default(owner, entry), entry.type.__metadata__[0])  # type: ignore[union-attr]
         display.console().print(table)
         raise typer.Exit
 
 
 def _default(owner: type, entry: "Field[Any]") -> str:
     """The default of a setting as `--set help` shows it; of training settings also that of the preset `paper`."""
-    values = [entry.default]
-    if presets := getattr(owner, "presets", None):
-        values = [getattr(preset, entry.name) for preset in presets()]
+    owners = PRESETS.values() if owner is TrainingSettings else [owner]
+    values = [getattr(each, entry.name) for each in owners]
     shown = ["-" if value in (None, "") else str(value).lower() for value in values]
     return shown[0] if len({*shown}) == 1 else f"{shown[0]} (paper: {shown[1]})"
 
 
-def _value(entry: "Field[Any]", text: str) -> Any:
-    """The value of a field from its text."""
-    kind: Any = entry.type
-    if get_origin(kind) is Literal:
-        kind = str  # the settings class refuses others
-        if text not in get_args(entry.type):
-            raise InputError(f"--set {entry.name}: one of {', '.join(get_args(entry.type))}, not '{text}'")
+def _value(name: str, kind: Any, text: str) -> Any:
+    """The value of a setting of some type from its text."""
+    choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
+    text = text.lower() if kind is bool else text
+    if choices and text not in choices:
+        raise InputError(f"--set {name}: one of {', '.join(choices)}, not '{text}'")
     if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise InputError(f"--set {entry.name}: true or false, not '{text}'")
-        return text.lower() == "true"
+        return text == "true"
     number = next((each for each in (int, float) if each in (kind, *get_args(kind))), None)
     if number is None:
         return text
@@ -128,7 +151,7 @@ def _value(entry: "Field[Any]", text: str) -> Any:
         return number(text)
     except ValueError:
         what = "a whole number" if number is int else "a number"
-        raise InputError(f"--set {entry.name}: {what} is needed, not '{text}'") from None
+        raise InputError(f"--set {name}: {what} is needed, not '{text}'") from None
 
 
 @dataclass
@@ -152,6 +175,14 @@ def say_columns(source: str, dataset: Any) -> None:
     columns = getattr(dataset, "columns", None)
     if columns not in (None, (TEXT, LABEL)):
         say(f"{source}: texts of the column '{columns[0]}', labels of '{columns[1]}'")
+
+
+def say_remarks(source: str, dataset: Any, problem: str | None) -> None:
+    """Say what to know before training on labelled texts."""
+    from ade.data.dataset import Dataset, remarks
+
+    for remark in remarks(dataset, problem) if isinstance(dataset, Dataset) else ():
+        say(f"{source}: {remark}")
 
 
 class UnknownTokenNotice:

@@ -22,7 +22,7 @@ from ade.cli.options import (
     option,
     say,
 )
-from ade.cli.writing import TAGGING, Extra, Output, PredictionFormat, PredictionWriter, Row, output_format, outputs_of
+from ade.cli.writing import TAGGING, Extra, Output, PredictionFormat, Row, output_format, outputs_of, write_predictions
 from ade.configuration import CLASSIFIER, TAGGER, check_kind
 from ade.data.columns import TEXT
 from ade.data.records import Format, Records, read_texts
@@ -74,43 +74,32 @@ def predict(
         flag = next((flag for flag, value in refused.items() if value), None)
         if flag is not None:
             raise InputError(f"{flag} is not for --engine ray, which writes a folder of Parquet files")
-        options = {"text_column": text_column, "workers": workers, "probabilities": probabilities}
-        _predict_on_ray(model, file, output, format, overwrite, address, {**options, "threshold": threshold})
+        if output is None or file == "-":
+            raise InputError("--engine ray reads files and writes a folder of Parquet files: give FILE and --output")
+        from ade.integrations.ray import connected, predict_files
+
+        with connected(address, workers):
+            predict_files(
+                model, file, output, format, overwrite, text_column=text_column, workers=workers,
+                probabilities=probabilities, threshold=threshold,
+            )  # fmt: skip
         return
     kind = output_format(output, output_as)
     check_output(output, overwrite)
 
-    with open_texts(file, format, text_column) as rows:
+    with open_texts(file, format, text_column) as rows, stopping_early():
         if explain:
-            stopping_early(lambda: _explain(model, device, rows, as_json))
+            _explain(model, device, rows, as_json)
             return
         columns, names, outputs = _load(model, device, extra)
         size = max(1, min(CHUNK, MAX_SCORES // max(1, len(names))))
         chunks = rows.chunks(size)
         predicted = ((chunk, outputs([row[rows.text] for row in chunk], first)) for first, chunk in chunks)
         if as_json:
-            stopping_early(lambda: _print_json(predicted, names))
+            _print_json(predicted, names)
             return
         with _open_output(output, in_place=rows.stream is not None) as target:
-            writer = PredictionWriter(target, kind, rows.columns, names, columns)
-            stopping_early(lambda: writer.write(predicted))
-
-
-def _predict_on_ray(
-    model: Path,
-    file: str,
-    output: Path | None,
-    format: Format | None,
-    overwrite: bool,
-    address: str,
-    options: dict[str, Any],
-) -> None:
-    from ade.integrations.ray import connected, predict_files
-
-    if output is None or file == "-":
-        raise InputError("--engine ray reads files and writes a folder of Parquet files: give FILE and --output")
-    with connected(address, options["workers"]):
-        predict_files(model, file, output, format, overwrite, **options)
+            write_predictions(target, kind, rows.columns, names, columns, predicted)
 
 
 def _load(model: Path, device: str, extra: Extra) -> tuple[list[str], tuple[str, ...], Outputs]:
@@ -164,10 +153,11 @@ def open_texts(file: str, format: Format | None, text_column: str | None) -> Ite
         yield rows
 
 
-def stopping_early(write: Callable[[], None]) -> None:
-    """Write to standard output; that its reader, as `head`, stops before the end is no error."""
+@contextmanager
+def stopping_early() -> Iterator[None]:
+    """Context manager: that the reader of standard output, as `head`, stops before the end is no error."""
     try:
-        write()
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -117,11 +117,11 @@ def encode(
     if dim is not None:
         loaded.encode([""], dim)  # raises for more dimensions than there are
 
-    with open_texts(file, format, text_column) as rows:
+    with open_texts(file, format, text_column) as rows, stopping_early():
         chunks = rows.chunks(CHUNK)
         encoded = ((chunk, loaded.encode([row[rows.text] for row in chunk], dim, first)) for first, chunk in chunks)
         if out is None:
-            stopping_early(lambda: write_json_lines(sys.stdout.buffer, encoded))
+            write_json_lines(sys.stdout.buffer, encoded)
         else:
             write_vectors(out, encoded, dim or loaded.dim)
 

@@ -90,43 +90,33 @@ def output_format(output: Path | None, given: PredictionFormat | None) -> Predic
     return BY_SUFFIX[output.suffix.lower()]
 
 
-class PredictionWriter:
-    """Writes rows with their predictions to an open file; `added` are the names of the columns it adds."""
+def write_predictions(
+    file: IO[str],
+    kind: PredictionFormat,
+    columns: Sequence[str],
+    names: Sequence[str],
+    added: list[str],
+    chunks: Iterable[tuple[Sequence[Row], Sequence[Output]]],
+) -> None:
+    """Write rows with their predictions, chunks of them that can be read at once; `added` are the columns it adds."""
+    new = [PREDICTION, PROBABILITY, TOP, ALL] if kind == "jsonl" else added
+    twice = next((name for name in columns if name in new), None)
+    if twice is not None and kind != "text":
+        raise InputError(f"the input has a column '{twice}' already, where the prediction would go; rename it")
 
-    def __init__(
-        self, file: IO[str], format: PredictionFormat, columns: Sequence[str], names: Sequence[str], added: list[str]
-    ) -> None:
-        self.file, self.format, self.columns, self.names, self.added = file, format, columns, names, added
-        self.csv = csv.writer(file, delimiter="\t" if format == "tsv" else ",", lineterminator="\n")
-        new = [PREDICTION, PROBABILITY, TOP, ALL] if format == "jsonl" else added
-        twice = next((name for name in columns if name in new), None)
-        if twice is not None and format != "text":
-            raise InputError(f"the input has a column '{twice}' already, where the prediction would go; rename it")
-
-    def write(self, chunks: Iterable[tuple[Sequence[Row], Sequence[Output]]]) -> None:
-        """Write a header, where the format has one, and chunks of rows, each of which can be read at once."""
-        has_header = self.format in ("text", "jsonl")
-        for rows, outputs in chunks:
-            has_header = has_header or self._write_header()
-            for row, output in zip(rows, outputs, strict=True):
-                self._write_row(row, output)
-            self.file.flush()
-        if not has_header:  # there were no rows
-            self._write_header()
-        self.file.flush()
-
-    def _write_header(self) -> bool:
-        self.csv.writerow([*self.columns, *self.added])
-        return True
-
-    def _write_row(self, row: Row, output: Output) -> None:
-        if self.format == "text":
-            self.file.write(format_output(output, self.names))
-        elif self.format == "jsonl":
-            line = {**row, **output.as_dict(self.names, PREDICTION)}
-            self.file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
-        else:
-            self.csv.writerow([*(_cell(row.get(name)) for name in self.columns), *_cells(output)])
+    table = csv.writer(file, delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
+    if kind in ("csv", "tsv"):
+        table.writerow([*columns, *added])
+    for rows, outputs in chunks:
+        for row, output in zip(rows, outputs, strict=True):
+            if kind == "text":
+                file.write(format_output(output, names))
+            elif kind == "jsonl":
+                line = {**row, **output.as_dict(names, PREDICTION)}
+                file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+            else:
+                table.writerow([*(_cell(row.get(name)) for name in columns), *_cells(output)])
+        file.flush()
 
 
 def one_line(label: str) -> str:
@@ -134,9 +124,18 @@ def one_line(label: str) -> str:
     return label.translate(CONTROLS)
 
 
-def format_label(label: Label) -> str:
-    """A label on one line; truth values as in JSON."""
-    return str(label).lower() if isinstance(label, bool) else one_line(str(label))
+def format_label(label: Answer | None) -> str:
+    """A label as text and CSV have it; several with | between, truth values as in JSON."""
+    if isinstance(label, list):
+        return "|".join(map(format_label, label))
+    if isinstance(label, bool):
+        return str(label).lower()
+    return "" if label is None else str(label)
+
+
+def format_probability(probability: float | list[float]) -> str:
+    """A probability, or several with | between."""
+    return "|".join(f"{each:.4f}" for each in (probability if isinstance(probability, list) else [probability]))
 
 
 def format_prediction(prediction: Prediction | Tagged) -> str:
@@ -147,11 +146,7 @@ def format_prediction(prediction: Prediction | Tagged) -> str:
         return "".join(f"{one_line(word)}\t{one_line(tag)}\n" for word, tag in pairs) + "\n"
     if prediction.probability is None:
         return f"{prediction.label:.6g}\n"
-    if isinstance(prediction.label, list):
-        probabilities = prediction.probability if isinstance(prediction.probability, list) else []
-        return f"{'|'.join(map(format_label, prediction.label))}\t{'|'.join(f'{p:.4f}' for p in probabilities)}\n"
-    label = "" if prediction.label is None else format_label(prediction.label)
-    return f"{label}\t{prediction.probability:.4f}\n"
+    return f"{one_line(format_label(prediction.label))}\t{format_probability(prediction.probability)}\n"
 
 
 def format_output(output: Output, names: Sequence[str]) -> str:
@@ -161,7 +156,7 @@ def format_output(output: Output, names: Sequence[str]) -> str:
     if output.probabilities is not None:
         ranked = sorted(zip(names, output.probabilities, strict=True), key=lambda pair: -pair[1])
     pairs = ranked[0 if several else 1 :]  # after several labels all the most probable ones follow
-    more = "".join(f"\t{format_label(label)}\t{probability:.4f}" for label, probability in pairs)
+    more = "".join(f"\t{one_line(format_label(label))}\t{probability:.4f}" for label, probability in pairs)
     return line[:-1] + more + "\n" if more else line
 
 
@@ -174,20 +169,10 @@ def _cells(output: Output) -> Iterator[str]:
     if prediction.probability is None:
         yield f"{prediction.label:.6g}"
         return
-    yield _label_cell(prediction.label)
-    several = prediction.probability if isinstance(prediction.probability, list) else [prediction.probability]
-    yield "|".join(f"{each:.4f}" for each in several)
+    yield from (format_label(prediction.label), format_probability(prediction.probability))
     for label, probability in output.top or ():
-        yield from (_label_cell(label), f"{probability:.4f}")
+        yield from (format_label(label), f"{probability:.4f}")
     yield from (f"{each:.4f}" for each in output.probabilities or ())
-
-
-def _label_cell(label: Answer | None) -> str:
-    if isinstance(label, list):
-        return "|".join(map(_label_cell, label))
-    if isinstance(label, bool):
-        return str(label).lower()
-    return "" if label is None else str(label)
 
 
 def _cell(value: Any) -> Any:

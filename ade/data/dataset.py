@@ -4,7 +4,7 @@ Texts are collected in one array of bytes, which is memory-mapped if it is large
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from ade.errors import InputError
 
 SEPARATOR = "|"  # between the labels of a multi-label column of strings
 LARGEST = float(np.finfo(np.float32).max)
+RARE = 0.1  # of the largest class: smaller ones are remarked on
+SAMPLE = 1000  # texts in which empty ones are counted
 NO_LABEL, SEVERAL = "holds no label", "holds several labels (which --problem multi-label takes)"
 
 
@@ -93,13 +95,13 @@ class Dataset:
 def table(rows: Records, schema: Schema | None = None) -> Dataset:
     """The texts and labels of rows; `schema` says which columns, and the kind of problem, where they are known.
 
-    Without a kind of problem, lists are multi-label and everything else is single-label. What is missing or wrong is an
-    error that names the row, counted from 1 without a header.
+    Without a kind of problem, lists are multi-label, decimals a regression, and everything else is single-label. What
+    is missing or wrong is an error that names the row, counted from 1 without a header.
     """
     schema = schema or Schema()
     if not rows.header:
         raise InputError(f"{rows.source}: has no rows")
-    columns = find_columns(rows.source, rows.header, schema.text, schema.label)
+    columns = find_columns(rows.source, rows.header, schema.text, schema.label, rows.sample)
     texts, labels = GrowingTexts(), _Labels(schema.problem, rows.one_each, rows.classes.get(columns[1]))
     try:
         for text, label in rows.pairs(*columns):
@@ -111,24 +113,22 @@ def table(rows: Records, schema: Schema | None = None) -> Dataset:
     if not labels.counts:
         raise InputError(f"{rows.source}: has no rows")
 
-    ids, counts = np.frombuffer(labels.ids, labels.ids.typecode), np.frombuffer(labels.counts, np.int64)
-    if schema.problem == REGRESSION:
-        return Dataset(texts.texts(), ids.astype(np.float32), ("value",), columns=columns)
+    kind = schema.problem or labels.problem_found()
+    if kind == REGRESSION:
+        return Dataset(texts.texts(), labels.numbers(), ("value",), columns=columns)
     if not labels.names:
         raise InputError(f"{rows.source}: no row has a label (column '{columns[1]}')")
-    if schema.problem is None and labels.listed and not (rows.one_each and counts.max() == 1):
-        schema = replace(schema, problem=MULTI)
-    if schema.problem == MULTI:
+    ids, counts = np.frombuffer(labels.ids, np.int64), np.frombuffer(labels.counts, np.int64)
+    if kind == MULTI:
         labelled = np.zeros((len(counts), len(labels.names)), bool)
         labelled[np.repeat(np.arange(len(counts)), counts), ids] = True
     elif counts.min() == 0:
         raise row_error(rows.source, int(counts.argmin()) + 1, columns[1], NO_LABEL)
+
+    values, names = labelled if kind == MULTI else ids, tuple(labels.names)
     label_type = labels.types.pop() if len(labels.types) == 1 else "str"
-    dataset = Dataset(
-        texts.texts(), labelled if schema.problem == MULTI else ids, tuple(labels.names), label_type=label_type,
-        columns=columns,
-    )  # fmt: skip
-    return dataset.relabelled(_sorted(labels.names) if labels.classes is None else tuple(labels.classes.values()))
+    dataset = Dataset(texts.texts(), values, names, label_type=label_type, columns=columns)
+    return dataset.relabelled(_sorted(names) if labels.classes is None else tuple(labels.classes.values()))
 
 
 class _Labels:
@@ -179,6 +179,41 @@ class _Labels:
             name, kind = self.classes[name], "str"
         self.types.add(kind)
         return self.names.setdefault(name, len(self.names))
+
+    def problem_found(self) -> str:
+        """The kind of problem, where nobody has said it; labels that are numbers with fractions are no classes."""
+        if self.listed and not (self.one_each and max(self.counts) == 1):
+            return MULTI
+        try:
+            numbers = [] if self.listed else [float(name) for name in self.names]
+        except ValueError:
+            return SINGLE
+        finite = all(abs(number) <= LARGEST for number in numbers)
+        return REGRESSION if finite and any(number % 1 for number in numbers) else SINGLE
+
+    def numbers(self) -> np.ndarray:
+        """The numbers to predict: (n,)."""
+        ids = np.frombuffer(self.ids, self.ids.typecode)
+        numbers = ids if self.problem == REGRESSION else np.array([float(name) for name in self.names])[ids]
+        return numbers.astype(np.float32)
+
+
+def remarks(data: Dataset, problem: str | None) -> Iterator[str]:
+    """What to know before training on labelled texts, a line each; `problem` is the kind that was asked for."""
+    if problem is None and data.problem == REGRESSION:
+        yield "the labels are decimals, so numbers are predicted; '--problem single-label' makes classes of them"
+    if problem is None and len(data.names) > 2 and all(name.isdecimal() for name in data.names):
+        yield f"the numbers {data.names[0]} to {data.names[-1]} are classes; '--problem regression' predicts numbers"
+    counts = np.bincount(data.labels) if data.problem == SINGLE else np.zeros(1, int)
+    rarest, largest = counts[counts > 0].min(initial=len(data)), counts.max()
+    if rarest < RARE * largest:
+        names = data.names[np.flatnonzero(counts == rarest)[0]], data.names[counts.argmax()]
+        sizes = f"'{names[0]:.40}' has {rarest:,} rows, '{names[1]:.40}' {largest:,}"
+        yield f"{sizes}; '--set class_weights=balanced' gives every class the same weight"
+    sample = data.texts[:: max(1, len(data) // SAMPLE)]
+    empty = sum(not text.strip() for text in sample)
+    if 2 * empty >= len(sample):
+        yield f"{100 * empty // len(sample)}% of the texts are empty; is this the column of the texts?"
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:

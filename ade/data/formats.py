@@ -7,7 +7,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any, TextIO
 
 from ade.data.columns import LABEL, TEXT, Schema
@@ -48,14 +48,23 @@ class DelimitedRows:
         self._rows = self._read()
         start = next(self._rows)
         self.header = (LABEL, TEXT) if self.headerless else tuple(name.strip() for name in start[2])
+        self._names = distinct(self.header)
         if self.headerless:
             self._rows = chain([start], self._rows)
 
+    def first(self, count: int) -> list[dict[str, Any]]:
+        """Up to `count` rows as dictionaries, which stay to be read."""
+        rows = list(islice(self._rows, count))
+        self._rows = chain(rows, self._rows)
+        return [self._named(fields) for _, _, fields in rows]
+
     def records(self) -> Iterator[dict[str, Any]]:
         """The rows as dictionaries."""
-        names = distinct(self.header)
         for _, _, fields in self._rows:
-            yield dict(zip(names, self._columns(fields), strict=True))
+            yield self._named(fields)
+
+    def _named(self, fields: list[str]) -> dict[str, Any]:
+        return dict(zip(self._names, self._columns(fields), strict=True))
 
     def pairs(self, text: str, label: str) -> Iterator[tuple[str, str]]:
         """The texts and labels alone. Rows that a stray quote has swallowed are told by their labels, and an error.

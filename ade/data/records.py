@@ -7,20 +7,18 @@ install that predicts.
 """
 
 import codecs
-import gzip
-import io
-import select
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, TextIO, cast, get_args
+from typing import Any, Literal, TextIO, get_args
 
 from ade.data.columns import LABEL, TEXT, Schema, find_text_column
 from ade.data.formats import PREFIX, DelimitedRows, distinct, json_values, split_labels
 from ade.data.problems import LabelType, ValueProblem, plain
+from ade.data.streams import LineStream, is_pipe, open_bytes, open_pipe, open_text, reading_errors
 from ade.errors import InputError, first_line
 
 Format = Literal["text", "csv", "tsv", "json", "parquet", "fasttext"]
@@ -31,7 +29,7 @@ BY_SUFFIX: dict[str, Format] = {
 }  # fmt: skip
 CLASSES = "classes.txt"  # beside a file without a header: the names of its classes, in order
 BATCH_ROWS = 8192  # of a Parquet file or a dataset, per step
-READ_BYTES = 1 << 16  # of a pipe, per step, if as many have arrived
+SAMPLE_ROWS = 100  # by which columns are told whose names say nothing
 GIVEN = "the data"  # what errors call data that has no name
 Row = dict[str, Any]
 Pair = tuple[Any, Any]  # a text and its label or labels, as they were given; None if missing
@@ -49,11 +47,16 @@ class Records:
     classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column -> its values -> their names
     one_each: bool = False  # lists of one label stand for the label, as in fastText's lines
     stream: "LineStream | None" = None  # where it is a pipe
+    first_rows: Callable[[int], list[Row]] = lambda _: []  # up to a number of rows, which stay to be read
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The keys of the rows; of JSON those of the first row."""
         return distinct(self.header)
+
+    def sample(self) -> list[Row]:
+        """The first rows, by which columns are told; of a pipe the first one alone."""
+        return self.first_rows(1 if self.stream is not None else SAMPLE_ROWS)
 
     def pairs(self, text: str, label: str) -> Iterator[Pair]:
         """The values of a text column and a label column."""
@@ -91,33 +94,26 @@ def records(
     """
     if format is not None and format not in FORMATS:
         raise InputError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
-    schema = schema or Schema()
-    if not isinstance(source, (str, Path)) and not hasattr(source, "read"):
+    is_path = isinstance(source, (str, Path))
+    if not is_path and not hasattr(source, "read"):
         yield _of_objects(source)
         return
 
-    path = Path(source) if isinstance(source, (str, Path)) else None
-    is_stdin = str(source) == "-"
-    piped = is_stdin or (path is not None and path.exists() and not path.is_file() and not path.is_dir())
-    if path is not None and not piped:
+    kind, name = format or "text", source if is_path else "the stream"
+    opened: AbstractContextManager[TextIO | None] = nullcontext(None if is_path else source)
+    if is_path and is_pipe(Path(source)):
+        name, opened = "standard input" if str(source) == "-" else str(source), open_pipe(Path(source))
+    elif is_path:
+        name = path = Path(source)
         kind = format or ("fasttext" if starts_with_label(path) else format_of(path))
-        with reading_errors(path, kind):
-            if kind == "parquet":
-                with _parquet(path) as found:
-                    yield found
-            else:
-                with open_text(path, newline="" if kind in ("csv", "tsv") else "\n") as file:
-                    yield _of_text(file, str(path), kind, schema, quoted)
-        return
-
-    name = "the stream" if path is None else "standard input" if is_stdin else str(path)
-    with reading_errors(name, format or "text"):
-        if path is None:
-            yield _of_text(source, name, format or "text", schema, quoted)
-            return
-        with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as opened:
-            stream = LineStream(opened)
-            yield replace(_of_text(cast(TextIO, stream), name, format or "text", schema, quoted), stream=stream)
+        opened = opened if kind == "parquet" else open_text(path, newline="" if kind in ("csv", "tsv") else "\n")
+    with reading_errors(name, kind), opened as file:
+        if file is not None:
+            found = _of_text(file, str(name), kind, schema or Schema(), quoted)
+            yield replace(found, stream=file if isinstance(file, LineStream) else None)
+        else:
+            with _parquet(Path(source)) as found:
+                yield found
 
 
 @contextmanager
@@ -127,7 +123,7 @@ def read_texts(source: Any, format: Format | None = None, text_column: str | Non
         if not found.header:
             yield replace(found, header=(text_column or TEXT,), text=text_column or TEXT)
             return
-        text = find_text_column(found.source, found.header, text_column)
+        text = find_text_column(found.source, found.header, text_column, found.sample)
         yield replace(found, text=text, rows=_with_text(found, text))
 
 
@@ -161,74 +157,6 @@ def required(value: Any, what: str) -> tuple[str, LabelType]:
 def row_error(source: str, row: int, column: str, problem: object) -> InputError:
     """The error for a value of a row, counted from 1."""
     return InputError(f"{source}, row {row}: column '{column}' {problem}")
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed if its name ends in `.gz`."""
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else open(path, "rb")
-
-
-def open_text(path: Path, newline: str = "\n") -> TextIO:
-    """Open a UTF-8 text file for reading, decompressed if its name ends in `.gz`, without the byte order mark."""
-    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline=newline)
-
-
-@contextmanager
-def reading_errors(source: Path | str, kind: str) -> Iterator[None]:
-    """Context manager: turn errors of reading a file into an `InputError` that names it."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        line = _line_that_is_not_utf8(source) if isinstance(source, Path) and kind != "parquet" else None
-        raise InputError(f"{source}: not UTF-8 text{f' in line {line}' if line else ''} ({error.reason})") from None
-    except (EOFError, zlib.error, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # of the disk, not of the content
-            raise
-        raise InputError(f"{source}: not readable as {kind} ({first_line(error)})") from None
-
-
-def _line_that_is_not_utf8(path: Path) -> int | None:
-    """The number of the first line that is not valid UTF-8, counted from 1."""
-    with open_bytes(path) as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode("utf8")
-            except UnicodeDecodeError:
-                return number
-    return None
-
-
-class LineStream(io.TextIOBase):
-    """Lines of a UTF-8 stream of bytes, as they arrive; a byte order mark at the start is left out."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self.source = source
-        self.decoder = codecs.getincrementaldecoder("utf-8-sig")("strict")
-        self.lines: list[str] = []  # complete ones, the next one last
-        self.rest, self.ended = "", False
-
-    def readline(self, size: int = -1) -> str:  # type: ignore[override]
-        """The next line, of a long one the next part of at least `size` characters; an empty string at the end."""
-        while not self.lines and not self.ended and (size < 0 or len(self.rest) < size):
-            self._read()
-        if self.lines:
-            return self.lines.pop()
-        line, self.rest = self.rest, ""
-        return line
-
-    def ready(self) -> bool:
-        """Whether the next line can be had without waiting for it."""
-        with suppress(OSError, ValueError):  # Windows asks sockets alone
-            while not self.lines and not self.ended and select.select([self.source], [], [], 0)[0]:
-                self._read()
-        return bool(self.lines) or self.ended
-
-    def _read(self) -> None:
-        """Wait for bytes, and split them into lines."""
-        data = self.source.read1(READ_BYTES)  # type: ignore[attr-defined]
-        self.ended = not data
-        *complete, self.rest = (self.rest + self.decoder.decode(data, final=self.ended)).split("\n")
-        self.lines = [f"{line}\n" for line in reversed(complete)]
 
 
 def suffix_of(path: Path) -> str:
@@ -266,7 +194,7 @@ def _of_text(file: TextIO, source: str, kind: Format, schema: Schema, quoted: bo
         return Records(source, (TEXT,), ({TEXT: line.rstrip("\r\n")} for line in file))
     rows = DelimitedRows(file, source, kind, schema, quoted)
     classes = _numbered_classes(Path(source).with_name(CLASSES)) if rows.headerless else {}
-    return Records(source, rows.header, rows.records(), select=rows.pairs, classes=classes)
+    return Records(source, rows.header, rows.records(), select=rows.pairs, classes=classes, first_rows=rows.first)
 
 
 def _numbered_classes(path: Path) -> dict[str, dict[str, str]]:
@@ -291,9 +219,10 @@ def _of_dictionaries(values: Iterable[Any], source: str, what: str) -> Records:
             yield dict(value)
 
     rows = checked()
-    first = next(rows, None)
-    everything = rows if first is None else chain([first], rows)
-    return Records(source, tuple(map(str, first or ())), everything)
+    first = list(islice(rows, 1))
+    return Records(
+        source, tuple(str(name) for row in first for name in row), chain(first, rows), first_rows=lambda _: first
+    )
 
 
 @contextmanager
@@ -329,15 +258,37 @@ def _of_batches(
             yield from zip(*columns, strict=True)
 
     names = tuple(dict.fromkeys(header))
-    rows = (dict(zip(names, row, strict=True)) for row in values(*names))
-    return Records(source, tuple(header), rows, select=values, classes=classes or {})
+
+    def rows() -> Iterator[Row]:
+        return (dict(zip(names, row, strict=True)) for row in values(*names))
+
+    def first(count: int) -> list[Row]:
+        return list(islice(rows(), count))
+
+    return Records(source, tuple(header), rows(), select=values, classes=classes or {}, first_rows=first)
+
+
+def given_texts(given: Any) -> Any:
+    """The texts of a column, or of the text column of a table; whatever holds no columns as it is.
+
+    A table (of pandas, Arrow or `datasets`, a dictionary of columns) would else be taken for the names of its columns.
+    """
+    is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
+    return list(texts_of(given)) if is_table else _listed(given)
+
+
+def _listed(column: Any) -> Any:
+    """The values of a column of Arrow or pandas as a list, anything else as it is."""
+    to_list = getattr(column, "to_pylist", getattr(column, "to_list", None))
+    return column if to_list is None else to_list()
 
 
 def _of_objects(data: Any) -> Records:
     if hasattr(data, "column_names") and hasattr(data, "features"):
         return _of_hugging_face(data)
-    if isinstance(data, Mapping) or hasattr(data, "columns"):
-        return _of_columns(data, data if isinstance(data, Mapping) else data.columns)
+    names = data if isinstance(data, Mapping) else getattr(data, "column_names", getattr(data, "columns", None))
+    if names is not None:
+        return _of_columns(data, names)
     if not isinstance(data, Iterable) or isinstance(data, bytes):
         raise InputError(f"cannot read {type(data).__name__} as data; give a file, a list, a DataFrame or a dataset")
 
@@ -363,9 +314,9 @@ def _of_columns(data: Any, names: Iterable[Any]) -> Records:
     keys = {str(name): name for name in names}
 
     def columns(chosen: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
-        values = {name: data[keys[name]] for name in chosen}
+        values = {name: _listed(data[keys[name]]) for name in chosen}
         for name, column in values.items():
-            if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
+            if isinstance(column, (str, bytes)) or not hasattr(column, "__len__") or hasattr(column, "columns"):
                 raise InputError(f"{GIVEN}: column '{name}' holds {type(column).__name__}, expected a list of values")
         if len({len(column) for column in values.values()}) > 1:
             given = ", ".join(f"'{name}' {len(column):,}" for name, column in values.items())

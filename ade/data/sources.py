@@ -13,7 +13,7 @@ from ade.data.columns import LABEL, TEXT, Schema
 from ade.data.dataset import Dataset, table
 from ade.data.formats import QuotingError
 from ade.data.problems import is_listed
-from ade.data.records import BY_SUFFIX, records, starts_with_label, suffix_of
+from ade.data.records import BY_SUFFIX, given_texts, records, starts_with_label, suffix_of
 from ade.data.tags import TAGGED, TaggedDataset, read_tagged
 from ade.errors import InputError, first_line
 from ade.files import looks_like_hub_name
@@ -70,11 +70,11 @@ def _read(source: Any, schema: Schema, quoted: bool = True) -> Dataset:
 def _file_of(path: Path, split: str, suffixes: Iterable[str]) -> Path:
     """The file itself, or of a folder the one that holds a split."""
     if path.is_dir():
-        files = _split_files(path, split, suffixes)
-        if not files:
+        file = _split_file(path, split, suffixes)
+        if file is None:
             names = ", ".join(split + suffix for suffix in suffixes)
             raise InputError(f"{path}: has no {split} file ({names}, or gzipped with .gz)")
-        return files[0]
+        return file
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder")
     if suffix_of(path) not in suffixes:
@@ -83,19 +83,19 @@ def _file_of(path: Path, split: str, suffixes: Iterable[str]) -> Path:
     return path
 
 
-def _split_files(folder: Path, split: str, suffixes: Iterable[str]) -> list[Path]:
-    """The files of a folder that may hold a split, in the order of the suffixes, gzipped files last."""
+def _split_file(folder: Path, split: str, suffixes: Iterable[str]) -> Path | None:
+    """The file of a folder that holds a split, if any: in the order of the suffixes, gzipped ones last."""
     stems = SPLITS.get(split, (split,))
-    names = [stem + suffix + gz for gz in ("", ".gz") for stem in stems for suffix in suffixes]
-    paths = [folder / name for name in names if (folder / name).is_file()]
-    return [path for path in paths if suffix_of(path) != ".txt" or starts_with_label(path)]
+    paths = [folder / (stem + suffix + gz) for gz in ("", ".gz") for stem in stems for suffix in suffixes]
+    files = (path for path in paths if path.is_file())
+    return next((file for file in files if suffix_of(file) != ".txt" or starts_with_label(file)), None)
 
 
 def has_split(source: str | Path, split: str, suffixes: Iterable[str] = tuple(BY_SUFFIX)) -> bool:
     """Whether the source has this split, in files with these suffixes; a single file is a train split."""
     path = Path(source)
     if path.is_dir():
-        return bool(_split_files(path, split, suffixes))
+        return _split_file(path, split, suffixes) is not None
     if path.is_file() or split == "train":
         return split == "train"
     if str(source) == EMBEDDED:
@@ -111,26 +111,32 @@ def has_split(source: str | Path, split: str, suffixes: Iterable[str] = tuple(BY
 def is_tagged(source: str | Path, split: str = "train") -> bool:
     """Whether a source is a CoNLL-style file, or a folder with one for this split."""
     path = Path(source)
-    return suffix_of(path) in TAGGED if path.is_file() else bool(_split_files(path, split, TAGGED))
+    return suffix_of(path) in TAGGED if path.is_file() else _split_file(path, split, TAGGED) is not None
 
 
-def load_splits(data: Any, labels: Any = None, schema: Schema | None = None) -> dict[str, Any]:
-    """The splits that data has, by name (train, dev, test); all of them use the label ids of the training split."""
-    schema = schema or Schema()
+def load_splits(data: Any, labels: Any = None, schema: Schema | None = None, validation: Any = None) -> dict[str, Any]:
+    """The splits that data has, by name (train, dev, test); `validation` is the dev split where it is given.
+
+    All of them hold the same kind of problem and use the label ids of the training split.
+    """
+    schema, others = schema or Schema(), {}
     if isinstance(data, (str, Path)) and labels is None:
         if is_tagged(data) and schema.problem is not None:
             raise InputError(f"{data}: words with a tag each; --problem is for texts")
         suffixes = TAGGED if is_tagged(data) else tuple(BY_SUFFIX)
-        splits = {"train": as_dataset(data, None, schema)}  # if it cannot be loaded, the hub is not asked for others
-        others = [split for split in SPLITS if split != "train" and has_split(data, split, suffixes)]
-        splits |= {split: as_dataset(data, None, schema, split) for split in others}
+        train = as_dataset(data, None, schema)  # if it cannot be loaded, the hub is not asked for others
+        others = {split: data for split in SPLITS if split != "train" and has_split(data, split, suffixes)}
     elif isinstance(data, Mapping) and labels is None and "train" in data and not is_listed(data["train"]):
-        named = {split: next((data[name] for name in names if name in data), None) for split, names in SPLITS.items()}
-        splits = {split: as_dataset(part, None, schema) for split, part in named.items() if part is not None}
+        train = as_dataset(data["train"], None, schema)
+        named = {split: next((data[name] for name in SPLITS[split] if name in data), None) for split in ("dev", "test")}
+        others = {split: part for split, part in named.items() if part is not None}
     else:
-        splits = {"train": as_dataset(data, labels, schema)}
-    names = splits["train"].names
-    return {split: rows if split == "train" else rows.relabelled(names) for split, rows in splits.items()}
+        train = as_dataset(data, labels, schema)
+    if validation is not None:
+        others["dev"] = validation
+    schema = replace(schema, problem=train.problem)
+    rest = {split: as_dataset(part, None, schema, split).relabelled(train.names) for split, part in others.items()}
+    return {"train": train, **rest}
 
 
 def as_dataset(data: Any, labels: Any = None, schema: Schema | None = None, split: str = "train") -> AnyDataset:
@@ -158,6 +164,7 @@ def _columns(texts: Any, labels: Any) -> dict[str, Any]:
     """A text for each row, and a label, a list of labels or a number."""
     if isinstance(texts, (str, bytes)) or isinstance(labels, (str, bytes)):
         raise InputError("give a list of texts and a list of labels, not a single string")
+    texts = given_texts(texts)
     if not hasattr(texts, "__len__") or not hasattr(labels, "__len__"):
         texts, labels = list(texts), list(labels)
     if getattr(labels, "ndim", 1) > 1:

@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from ade.data.problems import SINGLE
-from ade.data.records import open_text, reading_errors
+from ade.data.streams import open_text, reading_errors
 from ade.data.tokens import Ragged, encode_chunks
 from ade.errors import InputError
 from ade.progress import Report, silent

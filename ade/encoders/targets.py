@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.data.records import open_text, reading_errors
+from ade.data.streams import open_text, reading_errors
 from ade.data.texts import GrowingArray
 from ade.errors import InputError
 

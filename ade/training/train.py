@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ade.data.columns import Schema
 from ade.data.dataset import Dataset
 from ade.data.problems import PROBLEMS, SINGLE
-from ade.data.sources import AnyDataset, as_dataset, load_splits
+from ade.data.sources import AnyDataset, load_splits
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.progress import Report, shown
@@ -61,7 +61,7 @@ def train(
             `validation`, else a part of the training rows.
         text_column: name of the text column; found where it is None.
         label_column: name of the label column; found where it is None.
-        problem: 'single-label', 'multi-label' or 'regression'; by default lists are multi-label, all else single-label.
+        problem: 'single-label', 'multi-label' or 'regression'; by default lists are multi-label, decimals a regression.
         preset: 'strong' or 'paper', the defaults of the settings.
         distill_from: a fine-tuned sequence classifier, folder or hub name, to learn soft targets from; or one that is
             loaded with the classes of the data.
@@ -79,9 +79,7 @@ def train(
     if unlabelled and distill_from is None:
         raise InputError("unlabelled texts need a classifier that labels them: give distill_from too")
     schema = Schema(text_column, label_column, problem_type(problem))
-    splits = load_splits(data, labels, schema)
-    if validation is not None:
-        splits["dev"] = as_dataset(validation, None, schema, "dev").relabelled(splits["train"].names)
+    splits = load_splits(data, labels, schema, validation)
     rows, dev = splits["train"], splits.get("dev")
     check_labels(rows)
     if size is not None:

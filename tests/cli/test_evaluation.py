@@ -8,11 +8,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from rich.console import Console
-from sklearn import metrics
 
 from ade.cli import display
 from ade.cli.evaluation import MAX_CLASSES, print_evaluation
-from ade.evaluation import compare, compare_multi_label
+from ade.evaluation import compare
 from ade.evaluation_report import MAX_MATRIX, calibration, report_page
 from tests.conftest import topic_texts
 
@@ -26,33 +25,6 @@ def rows(tmp_path):
     with open(tmp_path / "rows.csv", "w", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *zip(texts, labels, strict=True)])
     return tmp_path / "rows.csv"
-
-
-def test_metrics_of_each_label_are_those_of_scikit_learn():
-    generator = np.random.default_rng(0)
-    truth, predicted = generator.integers(0, 6, 300), generator.integers(0, 7, 300)
-    found = compare(truth, predicted, [f"c{i}" for i in range(8)])
-    expected = metrics.precision_recall_fscore_support(truth, predicted, labels=range(8), zero_division=0)
-    np.testing.assert_allclose([each[1:] for each in found.classes], np.transpose(expected))
-    assert [each.label for each in found.classes] == [f"c{i}" for i in range(8)]
-
-    pairs = found.confused(1000)
-    matrix = metrics.confusion_matrix(truth, predicted, labels=range(8))
-    assert sum(each.n for each in pairs) == matrix.sum() - np.trace(matrix)
-    assert [each.n for each in pairs] == sorted((each.n for each in pairs), reverse=True)
-    for each in pairs:
-        true, given = int(each.label[1:]), int(each.predicted[1:])
-        assert true != given
-        assert (each.n, each.of) == (matrix[true, given], matrix[true].sum())
-
-
-def test_metrics_of_several_labels_are_those_of_scikit_learn():
-    generator = np.random.default_rng(0)
-    truth, predicted = generator.random((50, 4)) < 0.3, generator.random((50, 4)) < 0.4
-    found = compare_multi_label(truth, predicted, ["a", "b", "c", "d"])
-    expected = metrics.precision_recall_fscore_support(truth, predicted, zero_division=0)
-    np.testing.assert_allclose([each[1:] for each in found.classes], np.transpose(expected))
-    assert "classes" not in found.as_dict()
 
 
 def test_labels_and_confusions_are_shown(ade, trained, rows):

@@ -20,14 +20,6 @@ def _ade(*words, **options):
     return _python("-m", "ade", *words, **options)
 
 
-def test_predict_reads_standard_input(trained):
-    with _ade("predict", trained, "-", stdin=subprocess.PIPE) as process:
-        out, errors = process.communicate("the coach\nlunar probe\n", timeout=PATIENT)
-    assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", "space"]
-    assert errors == ""
-    assert process.returncode == 0
-
-
 # `ade`, held at its second checkpoint: it says so, and goes no further until it is stopped.
 HELD = """
 import signal, sys, time
@@ -77,12 +69,6 @@ def test_a_reader_that_stops_early_is_no_error(trained, tmp_path):
         errors = process.stderr.read()
         assert process.wait(timeout=PATIENT) == 0
     assert errors == ""
-
-
-def test_help_is_quick_to_import():
-    """Help and errors answer without loading torch."""
-    code = "import sys, ade.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_bash_completes_verbs_and_options():

@@ -45,20 +45,25 @@ def test_a_size(ade, reviews, teacher_folder, tmp_path):
     assert (status, "too few" in errors) == (2, True)
 
 
-def test_the_options_are_named_where_columns_are_not_found(ade, reviews, tmp_path):
-    reviews.write_text("n,m,k\n1,2,3\n")
-    status, _, errors = ade("train", reviews, "--out", tmp_path / "m")
-    assert (status, "--text-column" in errors) == (2, True)
-    status, _, errors = ade("train", reviews, "--out", tmp_path / "m", "--text-column", "n", "--label-column", "x")
-    assert (status, "no column 'x', the columns are n, m, k (--label-column)" in errors) == (2, True)
-    assert not (tmp_path / "m").exists()
+def test_remarks_come_before_training(ade, book, tmp_path):
+    words = ("--from", book, "--set", "steps=2", "--device", "cpu", "--json", "--out")
+    rows = [f"the goal {i};{i % 7 / 4}\n" for i in range(40)]
+    (tmp_path / "decimals.csv").write_text("Satz;Note\n" + "".join(rows))
+    status, out, errors = ade("train", tmp_path / "decimals.csv", *words, tmp_path / "a")
+    assert (status, "dev_r2" in out, "'--problem single-label' makes classes" in errors) == (0, True, True)
+    assert "texts of the column 'Satz', labels of 'Note'" in errors
+    (tmp_path / "rare.csv").write_text("Satz;Art\n" + "the goal;1\n" * 60 + "the bank;2\n" * 30 + ";3\n" * 3)
+    status, _, errors = ade("train", tmp_path / "rare.csv", *words, tmp_path / "b")
+    assert (status, errors.count("\n")) == (0, 3)
+    assert "'--problem regression'" in errors
+    assert "'--set class_weights=balanced'" in errors
 
 
 def test_lines_of_progress_come_at_most_every_few_seconds(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     written = io.StringIO()
-    report = progress.Lines(Console(file=written, highlight=False))
+    report = progress.lines(Console(file=written, highlight=False))
     for second in range(13):
         now[0] = float(second)
         report("train", second, 13, {"loss": 0.5, "rate": 1234.0})

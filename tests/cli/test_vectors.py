@@ -102,16 +102,6 @@ def test_search_finds_the_text_itself_first(ade, folder, lines, tmp_path, monkey
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_distill_encoder_needs_a_sentence_encoder(ade, lines, teacher_folder, tmp_path):
-    status, _, error = ade(
-        "distill-encoder", "--teacher", teacher_folder, "--corpus", lines, "--out", tmp_path / "e", "--device", "cpu"
-    )
-    assert status == 2
-    assert "not a readable sentence encoder" in error
-    assert len(error.strip().splitlines()) == 1
-    assert not (tmp_path / "e").exists()
-
-
 def test_ctrl_c_says_how_to_continue(ade, lines, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -121,10 +111,11 @@ def test_ctrl_c_says_how_to_continue(ade, lines, tmp_path, monkeypatch):
     assert (status, out, error) == (130, "", "ade: interrupted; use --resume to continue\n")
 
 
-def test_other_verbs_say_what_to_do_instead(ade, folder, trained, lines, topic_folder, tmp_path):
+def test_other_verbs_say_what_to_do_instead(ade, folder, trained, lines, topic_folder, teacher_folder, tmp_path):
     data, out, instead = topic_folder / "train.csv", tmp_path / "out", "'ade train --from' trains a classifier on it"
     (tmp_path / "empty").mkdir()
     for words, message in (
+        (("distill-encoder", "--teacher", teacher_folder, "--corpus", lines, "--out", out), "not a readable sentence"),
         (("predict", folder, lines), "'ade encode' writes its vectors"),
         (("predict", folder, lines, "--explain"), instead),
         (("evaluate", folder, data), instead),

@@ -7,11 +7,14 @@ import os
 from contextlib import nullcontext
 
 import datasets
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ade.data.records import LineStream, Records, format_of, read_texts
+from ade.data.records import Records, format_of, given_texts, read_texts
+from ade.data.streams import LineStream
 from ade.errors import InputError
 
 ROWS = [{"id": "1", "review": 'good, "really"', "stars": "5"}, {"id": "2", "review": "bad\nindeed", "stars": "1"}]
@@ -69,30 +72,66 @@ def test_lines_of_text_and_of_fasttext(tmp_path):
 def test_python_objects_give_dictionaries():
     rows = [{"review": "good", "n": 1}, {"review": "bad", "n": 2}]
     columns = {"review": ["good", "bad"], "n": [1, 2]}
-    for source in (rows, columns, pa.table(columns).to_pandas(), datasets.Dataset.from_dict(columns)):
+    for source in (
+        rows,
+        columns,
+        pa.table(columns),
+        pa.table(columns).to_pandas(),
+        datasets.Dataset.from_dict(columns),
+    ):
         assert everything(source) == (("review", "n"), "review", rows)
     assert everything(["good", "bad"]) == (("text",), "text", [{"text": "good"}, {"text": "bad"}])
     with pytest.raises(InputError, match="different numbers of rows: 'a' 1, 'text' 2"):
         everything({"a": [1], "text": ["b", "c"]})
 
 
+COLUMNS = {"id": [1, 2], "review": ["good", "bad"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        COLUMNS,
+        pd.DataFrame(COLUMNS, index=[1.5, 0.5]),
+        pd.DataFrame(COLUMNS, index=[1.5, 0.5])["review"],
+        pd.DataFrame({7: COLUMNS["review"]}),
+        pa.table(COLUMNS),
+        pa.table(COLUMNS)["review"],
+        pa.array(COLUMNS["review"]),
+        pa.RecordBatch.from_pydict(COLUMNS),
+        datasets.Dataset.from_dict(COLUMNS),
+        datasets.Dataset.from_dict(COLUMNS)["review"],
+        datasets.Dataset.from_dict(COLUMNS).to_iterable_dataset(),
+        COLUMNS["review"],
+        np.array(COLUMNS["review"]),
+        iter(COLUMNS["review"]),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_columns_and_tables_give_their_texts_and_never_their_names(given):
+    assert list(given_texts(given)) == ["good", "bad"]
+
+
+def test_a_table_whose_texts_cannot_be_told_is_refused():
+    for given in (pd.DataFrame({"n": [1], "m": [2]}), pa.table({"n": [1], "m": [2]}), {"n": [1], "m": [2]}):
+        with pytest.raises(InputError, match=r"which column holds the texts\? .* n, m; .* give it alone"):
+            given_texts(given)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "n,m\n1,2\n", r"which column holds the texts\? .* n, m; name it with --text-column"),
-        ("a.csv", b"text\n\xff\n", "not UTF-8 text in line 2"),
-        ("a.jsonl", '{"text": "a"}\n{"text": null}\n', "row 2: column 'text' holds no text"),
+        ("a.csv", "n,m\n1,2\n", r"which column holds the texts\? .* n, m; name it with --text-column, or"),
         ("a.jsonl", '{"text": "a"}\n{"n": 1}\n', "row 2: column 'text' holds no text"),
         ("a.jsonl", '{"text": "a"}\n{"text": [3]}\n', "row 2: column 'text' holds a list"),
         ("a.jsonl", '{"text": "\\ud800"}\n', "row 1: .*surrogate"),
-        ("a.parquet", "no", "not readable as parquet"),
         ("none.csv", None, "No such file"),
         ("a.csv", "text,n\na,1\n", "no column 'body'"),
     ],
 )
 def test_what_cannot_be_read_is_named(name, content, message, tmp_path):
     if content is not None:
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / name).write_text(content)
     with pytest.raises((InputError, FileNotFoundError), match=message):
         everything(tmp_path / name, text_column="body" if "body" in message else None)
     with pytest.raises(InputError, match="format must be one of text, csv"):
@@ -117,6 +156,15 @@ def test_a_pipe_is_read_row_by_row(kind, named, tmp_path):
         assert not named or not found.stream.ready()
         os.write(writing, second.encode())
         assert next(found.rows) == {"text": "a"}
+    os.close(writing)
+
+
+def test_a_pipe_that_is_not_utf8_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writing = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(writing, b"a\n\xff\n")
+    with pytest.raises(InputError, match="pipe: not UTF-8 text"), read_texts(tmp_path / "pipe") as found:
+        list(found.rows)
     os.close(writing)
 
 

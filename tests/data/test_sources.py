@@ -10,8 +10,8 @@ import pytest
 
 from ade.data import sources
 from ade.data.columns import Schema
-from ade.data.dataset import Dataset
-from ade.data.problems import MULTI, REGRESSION
+from ade.data.dataset import Dataset, remarks
+from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.sources import as_dataset, has_split, load_dataset, load_splits, load_tagged
 from ade.errors import InputError
 
@@ -80,7 +80,7 @@ def test_class_labels_of_hugging_face_get_their_names():
     [
         ([3, 10, 3], "int", ("3", "10")),
         ([True, False, True], "bool", ("false", "true")),
-        ([1.0, 2.5, 1.0], "float", ("1.0", "2.5")),
+        ([1.0, 2.0, 1.0], "float", ("1.0", "2.0")),
         (["a,b", "c\nd", "a,b"], "str", ("a,b", "c\nd")),
         ([1, "x", 1], "str", ("1", "x")),
         (["01", "1", "1"], "str", ("01", "1")),
@@ -107,21 +107,52 @@ def test_several_labels_and_numbers():
     assert (found.problem, found.labels.tolist()) == (REGRESSION, [1, 2.5, 3])
 
 
+@pytest.mark.parametrize("labels", [[0.5, 3, 1.25], ["0.5", "3", "1.25"], np.array([0.5, 3, 1.25])])
+def test_decimals_are_a_regression_unless_they_are_said_to_be_classes(labels, tmp_path):
+    found = as_dataset(TEXTS, labels)
+    assert (found.problem, found.labels.tolist()) == (REGRESSION, [0.5, 3, 1.25])
+    assert as_dataset(TEXTS, labels, Schema(problem=SINGLE)).problem == SINGLE
+    assert as_dataset(TEXTS, ["0.5", "3", "v1"]).problem == as_dataset(TEXTS, ["0.5", "3", "nan"]).problem == SINGLE
+    whole = {"text": TEXTS, "label": [1, 2, 3]}
+    splits = load_splits({"train": {"text": TEXTS, "label": labels}, "test": whole}, validation=whole)
+    assert {rows.problem for rows in splits.values()} == {REGRESSION}
+    assert list(splits) == ["train", "test", "dev"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem", "said"),
+    [
+        ([0.5, 1.5] * 50, None, ["decimals, so numbers are predicted; '--problem single-label'"]),
+        ([0.5, 1.5] * 50, REGRESSION, []),
+        ([1, 2, 3, 4, 5] * 20, None, ["the numbers 1 to 5 are classes; '--problem regression'"]),
+        ([1, 2, 3, 4, 5] * 20, SINGLE, []),
+        ([0, 1] * 50, None, []),
+        (["a"] * 91 + ["b"] * 9, None, ["'b' has 9 rows, 'a' 91; '--set class_weights=balanced'"]),
+        (["a"] * 90 + ["b"] * 10, None, []),
+        ([["a"]] * 99 + [["b", "c"]], None, []),
+    ],
+)
+def test_remarks_before_training(labels, problem, said):
+    data = as_dataset([f"text {i}" for i in range(100)], labels, Schema(problem=problem))
+    found = list(remarks(data, problem))
+    assert len(found) == len(said)
+    assert all(part in line for part, line in zip(said, found, strict=True))
+    empty = as_dataset(["", " "] * 26 + ["text"] * 48, ["a", "b"] * 50)
+    assert list(remarks(empty, None)) == ["52% of the texts are empty; is this the column of the texts?"]
+
+
 @pytest.mark.parametrize(
     ("data", "labels", "message"),
     [
         (["a", None, "c", float("nan")], list("xyxy"), "row 2: column 'text' holds no text"),
-        (["a", "b", "c"], ["x", None, pd.NA], "row 2: column 'label' holds no label"),
-        (["a", "b"], ["x", ""], "row 2: column 'label' holds an empty label"),
+        (["a", "b", "c"], ["x", pd.NA, None], "row 2: column 'label' holds no label"),
         (["a", "b"], ["x"], "2 texts, but 1 labels"),
-        (["a", ["b"]], ["x", "y"], "row 2: column 'text' holds a list"),
         (["a", "\ud800"], ["x", "y"], "row 2: column 'text' has half of a surrogate"),
         (["a", "b"], np.zeros((2, 3)), r"labels of shape \(2, 3\)"),
         ("a", ["x"], "not a single string"),
         (["a", "b"], None, "the texts have no labels"),
         ([], None, "no rows"),
         ([("a", "x"), ("b",)], None, "row 2: not a pair"),
-        ([("a", "x"), 3], None, "row 2: not a pair"),
         ([{"text": "a", "label": "x"}, 3], None, "row 2: not a dictionary"),
         (3, None, "cannot read int"),
         ({"n": [1], "m": [2], "k": [3]}, None, "which column holds the texts"),

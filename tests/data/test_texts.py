@@ -32,10 +32,6 @@ def test_the_parts_come_back_in_order(limit, cache, monkeypatch):
     assert not cache.exists() or list(cache.iterdir()) == []  # its file has no name: a killed process leaves nothing
 
 
-def test_nothing_at_all():
-    assert GrowingArray(np.int32).array().shape == (0,)
-
-
 def test_tokens_are_the_same_in_a_file(cache, monkeypatch):
     tokenizer, texts = word_tokenizer(["a", "b", "c"]), ["a b", "", "c a b"] * 3000
     expected = tokenize(tokenizer, texts, 8)

@@ -60,16 +60,12 @@ def _whole(tokenizer: Tokenizer, text: str, length: int) -> list[int]:
     return tokenizer.encode(text).ids or [0]
 
 
-def test_texts_come_back_in_order():
+def test_texts_and_parts_are_those_of_the_lists():
     texts = Ragged.of(SOME)
     assert len(texts) == 4
     assert texts.lengths.tolist() == [3, 1, 4, 2]
     assert [text.tolist() for text in texts] == SOME
     assert len(Ragged.of([])) == 0
-
-
-def test_parts_are_those_of_the_lists():
-    texts = Ragged.of(SOME)
     assert [text.tolist() for text in texts.first(2)] == [text[:2] for text in SOME]
     assert texts.first(4) is texts
     assert [text.tolist() for text in texts.take(np.array([2, 0, 2]))] == [SOME[2], SOME[0], SOME[2]]

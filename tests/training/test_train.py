@@ -65,7 +65,8 @@ def test_labels_come_back_as_they_were_given(labels, codebook, tmp_path):
     texts, topics = topic_texts(200, 0)
     names = sorted(set(topics))
     given = [labels[names.index(topic) % len(labels)] for topic in topics]
-    model = ade.train(texts, given, start=codebook, out=tmp_path / "model", **QUICK)
+    problem = "single-label"  # which decimals are not, unless they are said to be
+    model = ade.train(texts, given, problem=problem, start=codebook, out=tmp_path / "model", **QUICK)
     for each in (model, ade.load(tmp_path / "model")):
         predicted = [prediction.label for prediction in each.predict(texts)]
         assert {type(label) for label in predicted} == {type(labels[0])}
