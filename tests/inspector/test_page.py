@@ -12,7 +12,7 @@ from ade.classifier import Classifier
 from ade.errors import InputError
 from ade.inspector.page import EXAMPLES, page
 from ade.inspector.reading import Inspector
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from tests.conftest import PATIENT, WORDS, ragged_codebook
 from tests.inspector.conftest import CHROMIUM, ONE, TWO, served, token, until, visiting
 from tests.models import random_model

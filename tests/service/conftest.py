@@ -14,12 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ade.service import batcher
-from ade.service.access import Access
 from ade.service.app import create_app
+from ade.service.middleware import Access
 from ade.service.model import Query, ServedModel
 from ade.service.server import Server, bind_socket, url_of
-from ade.service.settings import ServiceSettings
-from ade.settings import STRONG, Architecture
+from ade.settings import STRONG, Architecture, ServiceSettings
 from ade.training.loop import fit_model
 from tests.conftest import PATIENT, until
 

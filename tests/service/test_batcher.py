@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from ade.service import batcher
 from ade.service.batcher import Batcher, QueueFull
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from tests.conftest import PATIENT
 
 

@@ -20,7 +20,7 @@ from ade.service import server as serving
 from ade.service.app import create_app
 from ade.service.model import ServedModel
 from ade.service.server import Server, bind_socket
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from tests.conftest import PATIENT, until
 from tests.service.conftest import HEAD, connected, got, predicted, rest_of, running, serving_verb
 
