@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 from ade.backends import Backend, backend_for
@@ -63,18 +62,8 @@ class TrainedModel:
         return f"{type(self).__name__}({self.saved.table})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the files of the folder; the copy runs on the CPU."""
-        with TemporaryDirectory() as folder:
-            self.saved.write(Path(folder))
-            files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-        return _from_files, (type(self), files)
-
-
-def _from_files(kind: type[TrainedModel], files: dict[str, bytes]) -> TrainedModel:
-    with TemporaryDirectory() as folder:
-        for name, content in files.items():
-            (Path(folder) / name).write_bytes(content)
-        return kind(Saved.read(folder))
+        """Pickle without tables and caches; the copy runs on the CPU."""
+        return type(self), (self.saved,)
 
 
 def check_texts_given(texts: Any) -> None:

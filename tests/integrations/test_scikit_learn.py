@@ -24,6 +24,7 @@ from ade.data.dataset import Dataset
 from ade.data.problems import MULTI
 from ade.encoder import Encoder
 from ade.errors import InputError
+from ade.folder import nbytes_of
 from ade.integrations.scikit_learn import AdeClassifier, AdeEncoder, AdeRegressor
 from ade.settings import STRONG, Architecture, DistillationSettings
 from ade.training.loop import fit_model
@@ -136,6 +137,10 @@ def test_a_random_state_is_drawn_from(codebook):
 def test_dumped_and_loaded(fitted, tmp_path):
     vectors = AdeEncoder(fitted.classifier_).fit()
     joblib.dump([fitted, vectors], tmp_path / "both.joblib")
+    fitted.classifier_.save(tmp_path / "model")
+    fitted.start.save(tmp_path / "codebook")
+    folders = nbytes_of(tmp_path / "model") + nbytes_of(tmp_path / "codebook")
+    assert (tmp_path / "both.joblib").stat().st_size < folders + 6000  # no lookup tables, and the model once
     classifier, loaded = joblib.load(tmp_path / "both.joblib")
     np.testing.assert_array_equal(classifier.predict_proba(HELD), fitted.predict_proba(HELD))
     np.testing.assert_array_equal(loaded.transform(HELD), vectors.transform(HELD))
