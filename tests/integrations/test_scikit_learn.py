@@ -286,7 +286,7 @@ def test_bad_texts_and_labels(texts, labels, message, codebook):
         ({"attend": "letters"}, "attend must be one of"),
         ({"learning_rate": -1}, "learning_rate must be above 0"),
         ({"distillation": SMALL}, "distilled already"),
-        ({"start": 7}, "teacher's name is needed, not int"),
+        ({"teacher": "wordllama"}, "give one of them"),
         ({"class_weight": "rare"}, "class_weights must be none or balanced"),
     ],
 )
@@ -299,8 +299,8 @@ def test_a_start_from_a_folder_a_teacher_or_an_encoder(fitted, codebook, teacher
     codebook.save(tmp_path / "codebook")
     short = {**QUICK, "steps": 20}
     expected = AdeClassifier(codebook, **short).fit(TEXTS, LABELS).predict_proba(HELD)
-    for source, how in ((tmp_path / "codebook", None), (teacher_folder, SMALL), (str(teacher_folder), SMALL)):
-        other = AdeClassifier(source, distillation=how, **short).fit(TEXTS, LABELS)
+    for source in ({"start": tmp_path / "codebook"}, {"teacher": teacher_folder, "distillation": SMALL}):
+        other = AdeClassifier(**source, **short).fit(TEXTS, LABELS)
         np.testing.assert_allclose(other.predict_proba(HELD), expected, rtol=1e-4)
     encoder = sentence_encoder(layers=2)
     further = AdeClassifier(encoder.saved, **short).fit(TEXTS, LABELS)
