@@ -93,6 +93,12 @@ class Evaluation:
         """Return the metrics without the confusion matrix, ready for JSON."""
         return {name: getattr(self, name) for name in ("accuracy", "macro_f1", "precision", "recall", "n")}
 
+    def _repr_html_(self) -> str:
+        """Metrics and confusion matrix, as notebooks show them."""
+        from ade.evaluation_report import summary
+
+        return summary(self)
+
 
 @dataclass(frozen=True)
 class MultiLabelEvaluation:

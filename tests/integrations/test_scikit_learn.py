@@ -223,18 +223,6 @@ def test_bad_numbers(numbers, message, codebook):
         AdeRegressor(codebook, **QUICK).fit(["goal", "bank"], numbers)
 
 
-def test_few_rows_of_a_class_may_count_as_much(codebook):
-    rare = [i for i, label in enumerate(LABELS) if label != "space" or i % 10 == 0]
-    texts, labels = [TEXTS[i] for i in rare], [LABELS[i] for i in rare]
-    plain, balanced = (
-        AdeClassifier(codebook, **{**QUICK, "steps": 60}, lexicon=False, class_weight=weight)
-        .fit(texts, labels)
-        .predict_proba(HELD)
-        for weight in (None, "balanced")
-    )
-    assert balanced[:, 1].mean() > plain[:, 1].mean() + 0.02
-
-
 def test_a_fold_may_lack_a_class(codebook):
     order = np.argsort(LABELS, kind="stable")
     texts, labels = [TEXTS[i] for i in order], [LABELS[i] for i in order]
