@@ -20,7 +20,7 @@ from ade.folder import Saved
 from ade.trained_model import TrainedModel
 
 BLOCK = 2048  # words compared per batch
-MAX_COSINES = 1 << 26  # of anchors with words, about: a few seconds
+MAX_COSINES = 1 << 25  # of anchors with words, about: a second or two
 
 
 @dataclass(frozen=True)
