@@ -12,6 +12,7 @@ of a token includes what it took from others by attention. Imports only numpy.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,30 @@ class Explanation:
             "words": [_plain(vars(word)) for word in self.words],
             "ngrams": [_plain(vars(ngram)) for ngram in self.ngrams],
         }
+
+    def _repr_html_(self) -> str:
+        """The text as notebooks show it: what adds to the score of the most probable label is green, what takes red."""
+        parts = self.contributions()
+        most = max(map(abs, parts.totals), default=0.0) or 1.0
+        pieces, end = [], 0
+        for word, total in zip(self.words, parts.totals, strict=True):
+            colour = "30,140,70" if total > 0 else "200,50,40"
+            style = f"background:rgba({colour},{0.75 * abs(total) / most:.2f})"
+            shown = escape(self.text[word.start : word.end])
+            pieces += [
+                escape(self.text[end : word.start]),
+                f'<span style="{style}" title="{total:+.3f}">{shown}</span>',
+            ]
+            end = max(end, word.end)
+        score = f"<p>{escape(str(parts.label))}: score {parts.score:.3f}</p>"
+        return f'{score}<p style="white-space:pre-wrap">{"".join(pieces)}{escape(self.text[end:])}</p>'
+
+    def _index(self, label: Label | None) -> int:
+        if label is None:
+            return int(self.scores.argmax())
+        if label not in self.names:
+            raise InputError(f"no label '{label}'; the labels are {', '.join(map(str, self.names))[:200]}")
+        return self.names.index(label)
 
 
 def _plain(value: Any) -> Any:

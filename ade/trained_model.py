@@ -6,7 +6,6 @@ Each is what was read of a folder, and a backend that computes its numbers.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
@@ -85,18 +84,8 @@ class TrainedModel:
         return f"{type(self).__name__}({self.saved.table})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the files of the folder; the copy runs on the CPU."""
-        with TemporaryDirectory() as folder:
-            self.saved.write(Path(folder))
-            files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-        return _from_files, (type(self), files)
-
-
-def _from_files(kind: type[TrainedModel], files: dict[str, bytes]) -> TrainedModel:
-    with TemporaryDirectory() as folder:
-        for name, content in files.items():
-            (Path(folder) / name).write_bytes(content)
-        return kind(Saved.read(folder))
+        """Pickle without tables and caches; the copy runs on the CPU."""
+        return type(self), (self.saved,)
 
 
 class Classifier(TrainedModel):

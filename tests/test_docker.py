@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ade.service.access import HEALTH
+from ade.service.middleware import HEALTH
 from tests.conftest import PATIENT
 
 ROOT = Path(__file__).parent.parent

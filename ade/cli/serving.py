@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ade.cli import display
 from ade.cli.options import Json, Model, MoreSettings, Out, Overwrite, option, show
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +42,8 @@ def serve(
     by --set.
     """
     settings = ServiceSettings(**SERVICE.parse(more))
-    from ade.service.access import Access, hosts_of, read_keys
     from ade.service.app import create_app
+    from ade.service.middleware import Access, hosts_of, read_keys
     from ade.service.model import ServedModel
     from ade.service.server import Server, bind_socket, url_of
 

@@ -3,8 +3,8 @@
 Words are looked up with numpy alone, in a codebook, in a model or an encoder, or in the folder of any.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from ade.errors import InputError
 from ade.folder import Saved
 from ade.trained_model import TrainedModel
 
-BLOCK = 8192  # tokens composed per batch
+BLOCK = 2048  # words compared per batch
+MAX_COSINES = 1 << 25  # of anchors with words, about: a second or two
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ class TokenAnchors:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; without `adds` where it is None."""
-        uses = [{**asdict(use), "nearest": list(use.nearest)} for use in self.anchors]
-        uses = [{name: value for name, value in use.items() if value is not None} for use in uses]
+        uses: list[dict[str, Any]] = []
+        for use in self.anchors:
+            adds = {} if use.adds is None else {"adds": use.adds}
+            uses.append({"anchor": use.anchor, "weight": use.weight, "nearest": list(use.nearest), **adds})
         return {"word": self.word, "token": self.token, "anchors": uses}
 
 
@@ -55,8 +58,10 @@ class WordTable:
     tokenizer: Tokenizer
 
     @classmethod
-    def of(cls, saved: Saved) -> "WordTable":
+    def of(cls, source: Saved | TrainedModel | str | Path) -> "WordTable":
         """Rescale the codebook of a model or of a codebook's folder; raises `InputError` where there are no anchors."""
+        saved = source.saved if isinstance(source, TrainedModel) else source
+        saved = saved if isinstance(saved, Saved) else Saved.read(saved)
         book = codebook_of(saved.table)
         norms = np.maximum(np.linalg.norm(book.anchors, axis=1), 1e-6)  # (K,)
         weights = book.weights * norms[book.indices]
@@ -67,23 +72,47 @@ class WordTable:
     @cached_property
     def words(self) -> dict[int, str]:
         """Token id -> word, for tokens that begin a word and have three or more ASCII letters and nothing else."""
-        return _whole_words(self.tokenizer, self.codebook.vocabulary)
+        tokens = self.tokenizer.get_vocab(with_added_tokens=False)
+        marked = any(token.startswith(tuple(SPACE_MARKS)) for token in tokens)
+        words = {}
+        for token, number in tokens.items():
+            spelling = token.strip(SPACE_MARKS)
+            begins_word = token.startswith(tuple(SPACE_MARKS)) if marked else not token.startswith("##")
+            is_word = len(spelling) > 2 and spelling.isascii() and spelling.isalpha()
+            if begins_word and is_word and number < self.codebook.vocabulary:
+                words[number] = spelling
+        return dict(sorted(words.items()))
 
-    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the composed rows of all tokens in blocks, each with its first token."""
-        for i, rows in enumerate(self.codebook.blocks(BLOCK)):
-            yield i * BLOCK, rows
+    def nearest(self, anchors: Sequence[int] | np.ndarray, count: int) -> list[tuple[str, ...]]:
+        """Return for each of these anchors the `count` words whose vectors have the highest cosine with it.
+
+        Many anchors of a large vocabulary are compared with its first words alone: mostly the frequent ones.
+        """
+        directions = self.codebook.anchors[np.asarray(anchors, np.int64)]  # (a, d)
+        ids = np.array(list(self.words), np.int64)[: max(BLOCK, MAX_COSINES // max(1, len(directions)))]
+        cosines, best = np.empty((len(directions), 0), np.float32), np.empty((len(directions), 0), np.int64)
+        for start in range(0, len(ids), BLOCK):
+            block = ids[start : start + BLOCK]
+            rows = self.codebook.rows(block)  # (w, d)
+            rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+            cosines = np.hstack([cosines, directions @ rows.T])  # (a, w)
+            best = np.hstack([best, np.broadcast_to(block, (len(directions), len(block)))])
+            # Four times as many as asked for: spellings that differ only in case count once.
+            kept = np.argpartition(-cosines, min(4 * count, cosines.shape[1]) - 1, axis=1)[:, : 4 * count]
+            cosines, best = np.take_along_axis(cosines, kept, 1), np.take_along_axis(best, kept, 1)
+        best = np.take_along_axis(best, np.lexsort((best, -cosines), axis=1), 1)  # of equals the first
+        return [tuple(dict.fromkeys(self.words[i].lower() for i in row))[:count] for row in best.tolist()]
 
 
-def inspect_words(source: Any, words: list[str], nearest: int = 6) -> list[TokenAnchors]:
+def inspect_words(source: Saved | TrainedModel | str | Path, words: list[str], nearest: int = 6) -> list[TokenAnchors]:
     """Return the anchors of each word's tokens, each with its `nearest` words; a word may be split into several tokens.
 
     `source` is a codebook, a classifier, or the folder of a codebook, a model or an encoder.
     """
-    table = word_table(source)
+    table = WordTable.of(source)
     tokens = [(word, token) for word in words for token in _tokens_of(table.tokenizer, word)]
     used = np.unique(np.concatenate([table.codebook.pairs_of(token)[0] for _, token in tokens]))
-    near = dict(zip(used.tolist(), nearest_words(table, used, nearest), strict=True))
+    near = dict(zip(used.tolist(), table.nearest(used, nearest), strict=True))
 
     inspected = []
     for word, token in tokens:
@@ -92,31 +121,6 @@ def inspect_words(source: Any, words: list[str], nearest: int = 6) -> list[Token
         uses = tuple(AnchorUse(int(anchors[i]), float(weights[i]), near[int(anchors[i])]) for i in order)
         inspected.append(TokenAnchors(word, table.tokenizer.id_to_token(token) or "", uses))
     return inspected
-
-
-def nearest_words(source: Any, anchors: Any, count: int) -> list[tuple[str, ...]]:
-    """Return for each of these anchors the `count` whole words whose vectors have the highest cosine with it."""
-    table = word_table(source)
-    ids = np.array(sorted(table.words), np.int64)
-    directions = _normalised(table.codebook.anchors[np.asarray(anchors, np.int64)])  # (a, d)
-    cosines, best = np.empty((len(directions), 0), np.float32), np.empty((len(directions), 0), np.int64)
-    for start, rows in table.blocks():
-        in_block = ids[(ids >= start) & (ids < start + len(rows))]
-        cosines = np.hstack([cosines, directions @ _normalised(rows[in_block - start]).T])  # (a, w)
-        best = np.hstack([best, np.broadcast_to(in_block, (len(directions), len(in_block)))])
-        # Four times as many as asked for: spellings that differ only in case count once.
-        order = np.argsort(-cosines, axis=1, kind="stable")[:, : 4 * count]
-        cosines, best = np.take_along_axis(cosines, order, 1), np.take_along_axis(best, order, 1)
-    return [tuple(dict.fromkeys(table.words[i].lower() for i in row))[:count] for row in best.tolist()]
-
-
-def word_table(source: Saved | TrainedModel | WordTable | str | Path) -> WordTable:
-    """Return the words of a model or a codebook: loaded, or its folder."""
-    if isinstance(source, WordTable):
-        return source
-    if isinstance(source, TrainedModel):
-        source = source.saved
-    return WordTable.of(source if isinstance(source, Saved) else Saved.read(source))
 
 
 def count_parameters(saved: Saved) -> dict[str, int]:
@@ -133,10 +137,6 @@ def count_parameters(saved: Saved) -> dict[str, int]:
     return {**counts, "total": sum(counts.values()), "anchors": book.anchors.size, "pairs": book.weights.size}
 
 
-def _normalised(rows: np.ndarray) -> np.ndarray:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-
-
 def _tokens_of(tokenizer: Tokenizer, word: str) -> list[int]:
     """Return the token ids of a word, without those that are only a space."""
     encoding = encode_batch(tokenizer, [word], special=False, offsets=True)[0]
@@ -144,16 +144,3 @@ def _tokens_of(tokenizer: Tokenizer, word: str) -> list[int]:
         raise InputError(f"'{word}': the tokenizer makes no token of it")
     spelled = zip(encoding.ids, encoding.tokens, strict=True)
     return [i for i, token in spelled if token.strip(SPACE_MARKS)] or encoding.ids
-
-
-def _whole_words(tokenizer: Tokenizer, vocabulary: int) -> dict[int, str]:
-    """Token id -> word, for tokens that begin a word and have three or more ASCII letters and nothing else."""
-    tokens = tokenizer.get_vocab(with_added_tokens=False)
-    marked = any(token.startswith(tuple(SPACE_MARKS)) for token in tokens)
-    words = {}
-    for token, number in tokens.items():
-        spelling = token.strip(SPACE_MARKS)
-        begins_word = token.startswith(tuple(SPACE_MARKS)) if marked else not token.startswith("##")
-        if begins_word and len(spelling) > 2 and spelling.isascii() and spelling.isalpha() and number < vocabulary:
-            words[number] = spelling
-    return words

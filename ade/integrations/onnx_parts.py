@@ -44,15 +44,9 @@ class Bytes(nn.Module):
         rows = self.numbers if ids is None else self.numbers[ids]
         if rows.dtype == torch.float32:
             return rows  # `float()` would be traced as a cast
-        return (
-            rows.float() * (self.scales if ids is None else self.scales[ids]).float() if self.scaled else rows.float()
-        )
-
-    def halve(self) -> None:
-        """Store numbers in float16 that it can hold."""
-        half = self.numbers.half()
-        if torch.equal(half.float(), self.numbers):
-            self.numbers = half
+        if not self.scaled:
+            return rows.float()
+        return rows.float() * (self.scales if ids is None else self.scales[ids]).float()
 
 
 class LinearInBytes(nn.Module):
@@ -66,7 +60,7 @@ class LinearInBytes(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight as that of other linear layers: (outputs, inputs)."""
+        """The weight as that of other linear layers, which some models ask for its type: (outputs, inputs)."""
         return self.matrix().T
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,8 +81,8 @@ def linear_layers_in_bytes(model: nn.Module, bits: int = 0) -> None:
 def halve(model: nn.Module) -> None:
     """Store what float16 can hold in float16."""
     for part in model.modules():
-        if isinstance(part, Bytes) and not part.scaled:
-            part.halve()
+        if isinstance(part, Bytes) and not part.scaled and torch.equal(part.numbers.half().float(), part.numbers):
+            part.numbers = part.numbers.half()
 
 
 class PairsInBytes(nn.Module):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ade.configuration import CLASSIFIER, TAGGER, check_kind
+from ade.configuration import CLASSIFIER, check_kind
 from ade.data.columns import find_text_column
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.records import Format, format_of, records
@@ -82,8 +82,6 @@ def predict_dataset(
         probabilities: also add a column `probability_NAME` for every label.
         threshold: as in `Classifier.predict`.
     """
-    if kind_of(model) == TAGGER:
-        raise InputError(f"{model}: a tagger, which labels words; Ray predicts with classifiers and regression models")
     check_kind(model, kind_of(model), CLASSIFIER)
     schema = dataset.schema()
     names = list(schema.names) if schema is not None else []
@@ -204,10 +202,10 @@ def _files_of(source: str | Path) -> list[str]:
     path = Path(source).resolve()
     if path.is_file():
         return [str(path)]
-    found = sorted(each for each in path.iterdir() if each.name[0] not in "._") if path.is_dir() else []
-    if not found:
+    files = sorted(str(each) for each in path.iterdir() if each.name[0] not in "._") if path.is_dir() else []
+    if not files:
         raise InputError(f"{source}: no file, and no folder with files in it")
-    return [str(each) for each in found]
+    return files
 
 
 def use_small_blocks() -> None:

@@ -28,10 +28,9 @@ from ade.data.dataset import Dataset
 from ade.data.problems import MULTI
 from ade.decision import MULTI_LABEL_THRESHOLD
 from ade.errors import InputError
-from ade.files import OWN_MODELS, kind_of
 from ade.folder import Saved
 from ade.settings import DistillationSettings
-from ade.teachers import DEFAULT_TEACHER
+from ade.teachers import Teacher
 from ade.trained_model import Classifier, Encoder, load
 from ade.training.loop import fit_model
 from ade.training.start import start_from
@@ -45,8 +44,9 @@ class _TrainedEstimator(BaseEstimator):
 
     def __init__(
         self,
-        start: Saved | str | Path = DEFAULT_TEACHER,
+        start: Saved | str | Path | None = None,
         *,
+        teacher: Teacher | str | Path | None = None,
         distillation: DistillationSettings | None = None,
         preset: str = "strong",
         epochs: float | None = None,
@@ -63,7 +63,8 @@ class _TrainedEstimator(BaseEstimator):
     ) -> None:
         """Set the parameters.
 
-        start:          a codebook or an encoder, the folder of one, or a teacher to distil (see `load_teacher`).
+        start:          a codebook or an encoder, or the folder of one; None for the codebook of a teacher.
+        teacher:        pretrained embeddings to distil (see `load_teacher`); None for those that are embedded.
         distillation:   settings for the distillation of a teacher.
         preset:         'strong' or 'paper', the defaults of the parameters below that are None.
         epochs, steps:  passes over the training data, or optimizer steps; give one of them.
@@ -79,6 +80,7 @@ class _TrainedEstimator(BaseEstimator):
         device:         'auto', 'cpu' or 'cuda'.
         """
         self.start = start
+        self.teacher = teacher
         self.distillation = distillation
         self.preset = preset
         self.epochs = epochs
@@ -106,9 +108,8 @@ class _TrainedEstimator(BaseEstimator):
         given |= {"seed": int(seed), "class_weights": self.class_weight, "lexicon": None if self.lexicon else False}
         settings, architecture = resolve_settings(self.preset, given)
 
-        data = Dataset(texts, labels, tuple(names))
-        saved = fit_model(_start(self.start, self.distillation), data, None, settings, architecture)
-        self.classifier_ = Classifier(saved)
+        data, start = Dataset(texts, labels, tuple(names)), start_from(self.start, self.teacher, self.distillation)
+        self.classifier_ = Classifier(fit_model(start, data, None, settings, architecture))
 
     def __sklearn_tags__(self) -> Any:
         return _text_input(super().__sklearn_tags__())
@@ -227,14 +228,3 @@ def _labels(given: Any) -> tuple[np.ndarray, np.ndarray]:
         return np.unique(column_or_1d(labels, warn=True), return_inverse=True)
     except TypeError:
         raise InputError("labels must be all strings or all numbers, not some of each") from None
-
-
-def _start(source: Any, settings: DistillationSettings | None) -> Saved:
-    """What a model starts from: a codebook or an encoder as given or of a folder, or the codebook of a teacher."""
-    if not isinstance(source, Saved | str | Path):
-        raise InputError(f"a codebook, its folder or a teacher's name is needed, not {type(source).__name__}")
-    if not isinstance(source, Saved) and not (Path(source).is_dir() and kind_of(source).startswith(OWN_MODELS)):
-        return start_from(None, source, settings)
-    if settings is not None:
-        raise InputError("distillation says how a teacher is distilled; a codebook is distilled already")
-    return start_from(source)

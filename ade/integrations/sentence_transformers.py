@@ -8,10 +8,7 @@ writes an ADE model folder (safetensors) with the files of sentence-transformers
 try:
     from sentence_transformers.base.modules import InputModule
 except ImportError:
-    try:
-        from sentence_transformers.models import InputModule  # before 5.4
-    except ImportError:
-        raise ImportError("AdeModule needs sentence-transformers: pip install 'ade-embeddings[sentence]'") from None
+    raise ImportError("AdeModule needs sentence-transformers 5.4: pip install 'ade-embeddings[sentence]'") from None
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -99,10 +96,6 @@ class AdeModule(InputModule):
         pad = torch.nn.utils.rnn.pad_sequence
         return {"input_ids": pad(ids, batch_first=True), "attention_mask": pad(mask, batch_first=True)}
 
-    def tokenize(self, texts: Sequence[str], **kwargs: Any) -> dict[str, Tensor]:
-        """The same as `preprocess`, under its name before sentence-transformers 5.4."""
-        return self.preprocess(texts, **kwargs)
-
     def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
         """Add token_embeddings (B, T, d) with their attention_mask, and where `pooled` sentence_embedding (B, d).
 
@@ -120,8 +113,6 @@ class AdeModule(InputModule):
         """The size of the vectors."""
         encoder = self.pooled and isinstance(self.model, AdeForSentenceEmbedding)
         return self.model.settings.output_size if encoder else self.model.config.hidden_size
-
-    get_word_embedding_dimension = get_sentence_embedding_dimension = get_embedding_dimension  # before 5.4
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Write an ADE model folder (always safetensors) and this module's settings."""

@@ -1,18 +1,18 @@
 """The HTTP application of one model, with FastAPI: predictions, vectors, explanations, inspection, health, metrics.
 
 One event loop reads and answers requests; texts go through `batcher.py` to a thread in which the model predicts them.
-`middleware.py` and `access.py` are around every request.
+`middleware.py` is around every request.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
@@ -20,18 +20,13 @@ from ade import __version__
 from ade.errors import InputError
 from ade.inspector.page import page
 from ade.service import schema
-from ade.service.access import Access, AccessMiddleware
 from ade.service.batcher import Batcher, QueueFull
-from ade.service.metrics import Metrics
-from ade.service.middleware import RETRY, RequestMiddleware
-from ade.service.model import BYTES_PER_TOKEN, Embed, Query, ServedModel
-from ade.service.settings import ServiceSettings
+from ade.service.middleware import RETRY, Access, Metrics, RequestMiddleware
+from ade.service.model import Query, ServedModel
+from ade.settings import ServiceSettings
 
 JSON = "application/json"
 SLOWER = 16  # times, about, an explanation takes what a prediction takes
-QUEUE_FULL = "too many texts are waiting; try again"
-TOO_LARGE = "the body has more than {:,} bytes"
-CORS_HEADERS = ("authorization", "content-type", "x-api-key")
 ERRORS = {
     400: "the service does not answer for this host, or the request is not HTTP",
     401: "an API key is needed",
@@ -54,58 +49,101 @@ class Route(APIRoute):
         return self.endpoint
 
 
+def create_app(model: ServedModel, settings: ServiceSettings = ServiceSettings(), access: Access = Access()) -> FastAPI:
+    """The application that serves a model."""
+    app = FastAPI(title="ade", version=__version__, redoc_url=None, redirect_slashes=False, responses=_errors(ERRORS))
+    app.state.is_stopping = False
+    app.state.last_request = float("-inf")  # when the last one was answered, by the monotonic clock
+    app.add_exception_handler(InputError, lambda _, error: JSONResponse({"detail": str(error)}, 422))
+    app.router.route_class = Route
+    endpoints = Endpoints(model, settings)
+    endpoints.add_to(app)
+
+    paths = {route.path for route in app.routes if isinstance(route, APIRoute)}
+    app.add_middleware(
+        RequestMiddleware, max_requests=settings.max_requests, access=access, paths=paths, metrics=endpoints.metrics
+    )
+    if access.origins:  # around the other: what a browser asks before a request has no key
+        headers = ("authorization", "content-type", "x-api-key")
+        app.add_middleware(
+            CORSMiddleware, allow_origins=access.origins, allow_methods=("GET", "POST"), allow_headers=headers
+        )
+    return app
+
+
 class Endpoints:
     """Answers of one model, and what they share: how a body is read, and how texts go to the model and come back."""
 
-    def __init__(self, model: ServedModel, settings: ServiceSettings, metrics: Metrics) -> None:
-        self._model, self._settings, self._metrics = model, settings, metrics
-        self.bodies = schema.request_bodies(settings, model.dim, model.encoder is not None)
-        self._predict_body, self._embed_body, self._text_body = self.bodies
-        self._predict = Batcher(model.predict, model.cost, settings, metrics.batch)
-        self._embed = Batcher(model.embed, model.cost, settings, metrics.batch)
-        self._explain = Batcher(model.explain, self._slow_cost, settings)
-        self._inspect = Batcher(model.inspect, self._slow_cost, settings)
+    def __init__(self, model: ServedModel, settings: ServiceSettings) -> None:
+        def slow_cost(query: Query) -> int:
+            return SLOWER * model.cost(query)
+
+        self.metrics = Metrics()
+        self._model, self._settings = model, settings
+        self._bodies = schema.request_bodies(settings, model.dim, model.encoder is not None)
+        self._predict = Batcher(model.predict, model.cost, settings, self.metrics.batch)
+        self._embed = Batcher(model.embed, model.cost, settings, self.metrics.batch)
+        self._explain = Batcher(model.explain, slow_cost, settings)
+        self._inspect = Batcher(model.inspect, slow_cost, settings)
         self._about: asyncio.Task[bytes] | None = None
         batchers = (self._predict, self._embed, self._explain, self._inspect)
-        metrics.watch("ade_waiting_tokens", "Tokens that wait, as estimated.", lambda: sum(b.tokens for b in batchers))
+        self.metrics.waiting.set_function(lambda: sum(batcher.tokens for batcher in batchers))
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the routes for what the model can do, and those about the service."""
+
+        def post(path: str, endpoint: Callable[..., Any], body: type[BaseModel], answer: Any) -> None:
+            content = {JSON: {"schema": body.model_json_schema()}}
+            extra = {"requestBody": {"required": True, "content": content}}
+            app.post(path, response_model=answer, responses=_errors(BODY_ERRORS), openapi_extra=extra)(endpoint)
+
+        if self._model.encoder is None:
+            post("/predict", self.predict, self._bodies.predict, schema.Predictions)
+        if self._model.dim:
+            post("/v1/embeddings", self.embeddings, self._bodies.embed, schema.Embeddings)
+        if self._model.classifier is not None:
+            post("/explain", self.explain, self._bodies.text, schema.Explanation)
+        if self._model.inspector is not None:
+            post("/inspect", self.inspect, self._bodies.text, dict[str, Any])
+            app.get("/about", response_model=dict[str, Any])(self.about)
+            app.get("/", include_in_schema=False)(self.page)
+        app.get("/model", response_model=schema.Model)(self.model)
+        app.get("/health", response_model=schema.Health)(self.health)
+        app.get("/health/ready", response_model=schema.Health)(self.ready)
+        app.get("/metrics", response_class=PlainTextResponse)(self.prometheus)
 
     async def predict(self, request: Request) -> Response:
         """Predict the label of a text, or of each of a list of texts, with their probabilities."""
-        body = await self._read(request, self._predict_body, self._predict)
-        queries = [Query(text, body.top_k) for text in _list(body.texts)]
-        predictions = await self._answer(request, self._predict, queries)
-        return Response(b'{"predictions":[' + b",".join(predictions) + b"]}", media_type=JSON)
+        body = await self._read(request, self._bodies.predict)
+        predictions = await self._answer(request, self._predict, body.texts, top_k=body.top_k)
+        return Response(b'{"predictions":[%b]}' % b",".join(predictions), media_type=JSON)
 
     async def embeddings(self, request: Request) -> Response:
         """Return the vector of a text, or of each of a list of texts, as in OpenAI's API."""
-        body = await self._read(request, self._embed_body, self._embed)
-        dim = body.dimensions or self._model.dim
-        items = [Embed(text, body.encoding_format, dim) for text in _list(body.input)]
-        return Response(self._model.embeddings(await self._answer(request, self._embed, items)), media_type=JSON)
+        body = await self._read(request, self._bodies.embed)
+        asked = {"dim": body.dimensions, "encoding": body.encoding_format}
+        embedded = await self._answer(request, self._embed, body.input, **asked)
+        return Response(self._model.embeddings(embedded), media_type=JSON)
 
     async def explain(self, request: Request) -> Response:
         """Return what every word and n-gram of a text adds to the score of every label."""
-        body = await self._read(request, self._text_body, self._explain)
-        (explanation,) = await self._answer(request, self._explain, [Query(body.text)])
+        body = await self._read(request, self._bodies.text)
+        (explanation,) = await self._answer(request, self._explain, body.text)
         return Response(explanation, media_type=JSON)
 
     async def inspect(self, request: Request) -> Response:
         """Return the anchors, the pooling weight and the attention of each token of a text, and the explanation."""
-        body = await self._read(request, self._text_body, self._inspect)
-        (reading,) = await self._answer(request, self._inspect, [Query(body.text)])
+        body = await self._read(request, self._bodies.text)
+        (reading,) = await self._answer(request, self._inspect, body.text)
         return Response(reading, media_type=JSON)
 
     async def about(self, request: Request) -> Response:
         """Return the anchors of the model, each with its nearest words and its place on a map."""
-        return Response(await asyncio.shield(self._making_about()), media_type=JSON)
-
-    def _making_about(self) -> asyncio.Task[bytes]:
         self._about = self._about or asyncio.create_task(asyncio.to_thread(self._model.about))
-        return self._about
+        return Response(await asyncio.shield(self._about), media_type=JSON)
 
     async def page(self, request: Request) -> Response:
-        """Return the inspector's page, which will ask about the model."""
-        self._making_about()
+        """Return the inspector's page."""
         return Response(page(), media_type="text/html")
 
     async def model(self, request: Request) -> Response:
@@ -123,35 +161,28 @@ class Endpoints:
             raise HTTPException(503, "the service is stopping", RETRY)
         return await self.health(request)
 
-    async def metrics(self, request: Request) -> Response:
+    async def prometheus(self, request: Request) -> Response:
         """Return requests, latencies and batches in Prometheus' text format."""
-        return Response(self._metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    def _slow_cost(self, query: Query) -> int:
-        """The cost of an explanation or an inspection."""
-        return SLOWER * self._model.cost(query)
-
-    async def _read(self, request: Request, body: Any, batcher: Batcher) -> Any:
-        """The checked body of a request; a large one for which the queue has no room is refused unread."""
+    async def _read(self, request: Request, body: Any) -> Any:
+        """The checked body of a request."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             raise HTTPException(415, f"the body must be sent as {JSON}")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise HTTPException(415, "the body must be sent without a content-encoding")
-        most, seconds = self._settings.max_bytes, self._settings.timeout
-        announced = int(request.headers.get("content-length", "0"))
-        if announced > most:
-            raise HTTPException(413, TOO_LARGE.format(most))
-        tokens = announced // BYTES_PER_TOKEN
-        if tokens > self._settings.batch_tokens and not batcher.has_room(tokens):
-            raise HTTPException(503, QUEUE_FULL, RETRY)
+        limit, seconds = self._settings.max_bytes, self._settings.timeout
+        too_large = HTTPException(413, f"the body has more than {limit:,} bytes")
+        if int(request.headers.get("content-length", "0")) > limit:
+            raise too_large
 
         content = bytearray()
         try:
             async with asyncio.timeout(seconds):
                 async for chunk in request.stream():
                     content += chunk
-                    if len(content) > most:
-                        raise HTTPException(413, TOO_LARGE.format(most))
+                    if len(content) > limit:
+                        raise too_large
         except TimeoutError:
             raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
         try:
@@ -159,66 +190,18 @@ class Endpoints:
         except ValidationError as error:
             raise HTTPException(422, schema.problem_of(error)) from None
 
-    async def _answer(self, request: Request, batcher: Batcher, items: Sequence[Any]) -> Any:
-        """What the model makes of each item; status 503 where the queue is full or the answer comes too late."""
+    async def _answer(self, request: Request, batcher: Batcher, texts: str | list[str], **asked: Any) -> list[Any]:
+        """What the model makes of each text; status 503 where the queue is full or the answer comes too late."""
+        queries = [Query(text, **asked) for text in ([texts] if isinstance(texts, str) else texts)]
         seconds = self._settings.timeout
         try:
             async with asyncio.timeout(seconds):
-                return await batcher(items, request.client, request.is_disconnected)
+                return await batcher(queries, request.client, request.is_disconnected)
         except QueueFull:
-            raise HTTPException(503, QUEUE_FULL, RETRY) from None
+            raise HTTPException(503, "too many texts are waiting; try again", RETRY) from None
         except TimeoutError:
             raise HTTPException(503, f"not answered within {seconds:g} seconds; try again", RETRY) from None
 
 
-def create_app(model: ServedModel, settings: ServiceSettings = ServiceSettings(), access: Access = Access()) -> FastAPI:
-    """The application that serves a model."""
-    metrics = Metrics()
-    app = FastAPI(title="ade", version=__version__, redoc_url=None, redirect_slashes=False, responses=_errors(ERRORS))
-    app.state.is_stopping = False
-    app.add_exception_handler(InputError, lambda _, error: JSONResponse({"detail": str(error)}, 422))
-    if access.keys or access.hosts:
-        app.add_middleware(AccessMiddleware, access=access)
-    if access.origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=access.origins, allow_methods=("GET", "POST"), allow_headers=CORS_HEADERS
-        )
-    app.add_middleware(RequestMiddleware, max_requests=settings.max_requests, metrics=metrics)
-
-    app.router.route_class = Route
-    _add_routes(app, Endpoints(model, settings, metrics), model)
-    metrics.paths = {route.path for route in app.routes if isinstance(route, APIRoute)}
-    return app
-
-
-def _add_routes(app: FastAPI, answers: Endpoints, model: ServedModel) -> None:
-    """Add the routes for what the model can do, and those about the service."""
-
-    def post(path: str, endpoint: Callable[..., Any], body: type[BaseModel], answer: Any) -> None:
-        content = {JSON: {"schema": body.model_json_schema()}}
-        extra = {"requestBody": {"required": True, "content": content}}
-        app.post(path, response_model=answer, responses=_errors(BODY_ERRORS), openapi_extra=extra)(endpoint)
-
-    predict_body, embed_body, text_body = answers.bodies
-    if model.encoder is None:
-        post("/predict", answers.predict, predict_body, schema.Predictions)
-    if model.dim:
-        post("/v1/embeddings", answers.embeddings, embed_body, schema.Embeddings)
-    if model.classifier is not None:
-        post("/explain", answers.explain, text_body, schema.Explanation)
-    if model.inspector is not None:
-        post("/inspect", answers.inspect, text_body, dict[str, Any])
-        app.get("/about", response_model=dict[str, Any])(answers.about)
-        app.get("/", include_in_schema=False)(answers.page)
-    app.get("/model", response_model=schema.Model)(answers.model)
-    app.get("/health", response_model=schema.Health)(answers.health)
-    app.get("/health/ready", response_model=schema.Health)(answers.ready)
-    app.get("/metrics", response_class=PlainTextResponse)(answers.metrics)
-
-
 def _errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": text, "model": schema.Error} for status, text in descriptions.items()}
-
-
-def _list(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts

@@ -24,7 +24,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from ade.errors import InputError
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 
 CHECK_CLIENT_AFTER = 0.05  # seconds of waiting after which a request is dropped if its client has disconnected
 INLINE_SECONDS = 0.002  # for which a batch may keep the event loop
@@ -47,6 +47,17 @@ class Waiting:
     checked: float = field(default_factory=time.monotonic)  # when its client was last known to wait
     taken: int = 0  # items that are in a batch or predicted
     results: list[Any] = field(default_factory=list)
+
+    def add(self, results: "list[Any] | Exception") -> None:
+        """Add the results of the part that was in a batch; the last part answers the request, an error ends it."""
+        if self.answer.done():  # it was cancelled, or another part has failed
+            return
+        if isinstance(results, Exception):
+            self.answer.set_exception(results)
+            return
+        self.results.extend(results)
+        if len(self.results) == len(self.items):
+            self.answer.set_result(self.results)
 
 
 class Batcher:
@@ -74,13 +85,6 @@ class Batcher:
         self._last_cost, self._last_seconds = 1, FIRST_SECONDS  # of the last batch
         self.tokens = 0  # of all that waits
 
-    def has_room(self, cost: int) -> bool:
-        """Whether a request of this cost may wait: always if nothing else does, else within the limit."""
-        limit = self._settings.queue_tokens
-        if cost > self._settings.batch_tokens:
-            limit -= limit // RESERVED
-        return not self.tokens or self.tokens + cost <= limit
-
     async def __call__(
         self,
         items: Sequence[Any],
@@ -89,17 +93,20 @@ class Batcher:
     ) -> list[Any]:
         """The result of each of a request's items, in order; if it is cancelled, what still waits is dropped."""
         costs = [self._cost(item) for item in items]
-        if not self.has_room(sum(costs)):
+        total, limit = sum(costs), self._settings.queue_tokens
+        if total > self._settings.batch_tokens:
+            limit -= limit // RESERVED
+        if self.tokens and self.tokens + total > limit:  # where nothing else waits, any request may
             raise QueueFull
+
         loop = asyncio.get_running_loop()
         request = Waiting(items, costs, loop.create_future(), is_disconnected)
-        self.tokens += sum(costs)
+        self.tokens += total
         if client in self._queues:
             self._queues[client].append(request)
         else:
             self._queues[client] = deque([request])
             heappush(self._due, (self._clock + costs[0], next(self._arrivals), client))
-
         if self._task is None:
             self._task = loop.create_task(self._run())
         try:
@@ -118,13 +125,15 @@ class Batcher:
         try:
             while self._due:
                 batch, cost = await self._next_batch()
+                if not batch:  # all that waited was dropped
+                    continue
                 parts = list(batch.values())
                 if self._last_seconds * max(1.0, cost / self._last_cost) <= INLINE_SECONDS:
                     results = self._predicted(parts, cost)
                 else:
                     results = await loop.run_in_executor(self._thread, self._predicted, parts, cost)
                 for request, result in zip(batch, results, strict=True):
-                    _answer(request, result)
+                    request.add(result)
                 await asyncio.sleep(0)  # to the event loop, for the requests that have come
         finally:
             self._task = None
@@ -164,8 +173,6 @@ class Batcher:
 
     def _predicted(self, parts: list[list[Any]], cost: int) -> list[list[Any] | Exception]:
         """The results of a batch, which is counted and timed."""
-        if not parts:  # all that waited was dropped
-            return []
         began = time.perf_counter()
         results = self._results(parts)
         self._last_cost, self._last_seconds = cost, time.perf_counter() - began
@@ -178,26 +185,15 @@ class Batcher:
         Where predicting all of them fails, each is tried alone: a request that fails does not fail others.
         """
         try:
-            found = iter(self._predict([item for items in parts for item in items]))
-            return [list(islice(found, len(items))) for items in parts]
+            results = iter(self._predict([item for items in parts for item in items]))
+            return [list(islice(results, len(items))) for items in parts]
         except BaseException as error:  # a panic in the tokenizer, which is written in Rust, is no Exception
-            cause = error
-        if len(parts) > 1:
-            return [self._results([items])[0] for items in parts]
-        if isinstance(cause, InputError):
-            return [cause]
-        failure = RuntimeError("the prediction failed")
-        failure.__cause__ = cause
-        return [failure]
+            if len(parts) == 1:
+                return [error if isinstance(error, InputError) else _failure(error)]
+        return [self._results([items])[0] for items in parts]
 
 
-def _answer(request: Waiting, results: "list[Any] | Exception") -> None:
-    """Give a request the results of its part of a batch, or the error that ends it."""
-    if request.answer.done():  # it was cancelled, or another part has failed
-        return
-    if isinstance(results, Exception):
-        request.answer.set_exception(results)
-        return
-    request.results.extend(results)
-    if len(request.results) == len(request.items):
-        request.answer.set_result(request.results)
+def _failure(cause: BaseException) -> RuntimeError:
+    failure = RuntimeError("the prediction failed")
+    failure.__cause__ = cause
+    return failure

@@ -1,55 +1,102 @@
-"""ASGI middleware around every request: how many there may be, metrics, the last answers of a stop, failures.
+"""What is around every request: who may ask, how many at once, metrics, the last answers of a stop, failures.
 
 What an unexpected exception says goes to the log, not to the client.
 """
 
 import asyncio
+import base64
+import binascii
+import hmac
+import ipaddress
 import logging
+import re
 import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ade.service.access import HEALTH
-from ade.service.metrics import Metrics
+from ade.errors import InputError
 
+HEALTH = ("/health", "/health/ready")  # answered without a key, and however many requests there are
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+MIN_KEY = 16  # characters of a key
+CHALLENGE = {"www-authenticate": 'Bearer, Basic realm="ade", charset="UTF-8"'}
 CLOSE = (b"connection", b"close")
 RETRY = {"retry-after": "1"}
 CLIENT_CLOSED_REQUEST = 499  # nginx's status; counted in the metrics, never sent
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZE_BUCKETS = [2**i for i in range(11)]
 log = logging.getLogger("ade.service")
 
 
+@dataclass(frozen=True)
+class Access:
+    """API keys, none for a service open to all; host names, none for any; origins of pages that may send requests."""
+
+    keys: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+class Metrics:
+    """Prometheus metrics of one application, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter("ade_requests", "Requests answered.", ["path", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "ade_request_seconds", "From the head of a request to the end of its answer.", ["path"],
+            buckets=LATENCY_BUCKETS, registry=self.registry,
+        )  # fmt: skip
+        self.active = Gauge("ade_active_requests", "Requests being read or answered.", registry=self.registry)
+        self.waiting = Gauge("ade_waiting_tokens", "Tokens that wait, as estimated.", registry=self.registry)
+        self._batch_texts, self._batch_requests = (
+            Histogram(f"ade_batch_{name}", f"{name.title()} of a batch.", buckets=SIZE_BUCKETS, registry=self.registry)
+            for name in ("texts", "requests")
+        )
+
+    def batch(self, requests: int, texts: int) -> None:
+        """Count one batch."""
+        self._batch_texts.observe(texts)
+        self._batch_requests.observe(requests)
+
+
 class RequestMiddleware:
-    """Counts requests, refuses those beyond `max_requests` at once, and answers for failures.
+    """Counts requests, refuses those that may not be answered, and answers for failures.
 
     While the service stops, every answer says `connection: close`; uvicorn then closes the connection after it.
     """
 
-    def __init__(self, app: ASGIApp, max_requests: int, metrics: Metrics) -> None:
-        self.app, self._max_requests, self._metrics = app, max_requests, metrics
+    def __init__(
+        self, app: ASGIApp, max_requests: int, access: Access, paths: Collection[str], metrics: Metrics
+    ) -> None:
+        self.app, self._max_requests, self._paths, self._metrics = app, max_requests, paths, metrics
+        self._keys, self._hosts = access.keys, {host.lower().strip("[]") for host in access.hosts}
         self._active = 0
-        metrics.watch("ade_active_requests", "Requests being read or answered.", lambda: self._active)
+        metrics.active.set_function(lambda: self._active)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        began, status = time.perf_counter(), 0  # until the answer has started
+        began, status, state = time.perf_counter(), 0, scope["app"].state  # status 0 until the answer has started
 
         async def send_counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if scope["app"].state.is_stopping:
+                if state.is_stopping:
                     message["headers"] = [*message["headers"], CLOSE]
             await send(message)
 
         self._active += 1
         try:
-            if self._active > self._max_requests and scope["path"] not in HEALTH:
-                answer = JSONResponse({"detail": "too many requests at once; try again"}, 503, RETRY)
-                await answer(scope, receive, send_counted)
-            else:
-                await self.app(scope, receive, send_counted)
+            await (self._refusal(scope) or self.app)(scope, receive, send_counted)
         except ClientDisconnect:
             status = status or CLIENT_CLOSED_REQUEST
         except (Exception, asyncio.CancelledError) as error:
@@ -57,7 +104,22 @@ class RequestMiddleware:
                 await _failure(error)(scope, receive, send_counted)
         finally:
             self._active -= 1
-            self._metrics.request(scope["path"], status, time.perf_counter() - began)
+            state.last_request = time.monotonic()
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.seconds.labels(path).observe(time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        """Return the answer to a request for another host, without a key, or beyond `max_requests` at once."""
+        headers, is_health = Headers(scope=scope), scope["path"] in HEALTH
+        if self._active > self._max_requests and not is_health:
+            return JSONResponse({"detail": "too many requests at once; try again"}, 503, RETRY)
+        if self._hosts and host_name(headers.get("host", "")) not in self._hosts:
+            detail = "the service does not answer for this host; allow it with --allowed-host"
+            return JSONResponse({"detail": detail}, 400)
+        if self._keys and not is_health and not has_key(self._keys, headers):
+            return JSONResponse({"detail": "an API key is needed"}, 401, CHALLENGE)
+        return None
 
 
 def _failure(error: BaseException) -> JSONResponse:
@@ -66,3 +128,49 @@ def _failure(error: BaseException) -> JSONResponse:
         return JSONResponse({"detail": "the service is stopping"}, 503, RETRY)
     log.error("a request failed", exc_info=error)
     return JSONResponse({"detail": "the service failed on this request; its log says why"}, 500)
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """The keys of a file, one a line; empty lines and lines that begin with # are skipped."""
+    try:
+        lines = path.read_text("utf8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InputError(f"{path}: the keys cannot be read ({reason})") from None
+
+    numbered = [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    for i, key in numbered:
+        if len(key) < MIN_KEY or not re.fullmatch(r"[\x21-\x7e]+", key):
+            raise InputError(f"{path}, line {i}: a key has at least {MIN_KEY} ASCII characters and no spaces")
+    if not numbered:
+        raise InputError(f"{path}: has no key; write one of at least {MIN_KEY} characters in a line of its own")
+    return tuple(key for _, key in numbered)
+
+
+def hosts_of(bound: str, allowed: Collection[str]) -> tuple[str, ...]:
+    """The names a request may give as its host: on a loopback address those of loopback, and those allowed.
+
+    This refuses a page of another site that has made its own name point to 127.0.0.1 (DNS rebinding).
+    """
+    return (*LOOPBACK_HOSTS, *allowed) if allowed or ipaddress.ip_address(bound).is_loopback else ()
+
+
+def host_name(header: str) -> str:
+    """The name in a Host header, without its port and the brackets of an IPv6 address."""
+    match = re.fullmatch(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?", header.strip())
+    return (match[1] or match[2] or "").lower() if match else ""
+
+
+def has_key(keys: Collection[str], headers: Headers) -> bool:
+    """Whether a request has one of the keys: as bearer token, as X-API-Key, or as the password a browser asks for."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    given = headers.get("x-api-key", "")
+    if scheme.lower() == "bearer":
+        given = value.strip()
+    elif scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(value, validate=True).decode("utf8").partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+    matches = [hmac.compare_digest(given.encode("utf8", "replace"), key.encode()) for key in keys]
+    return any(matches)  # of all: it takes the same time for each

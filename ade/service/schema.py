@@ -1,10 +1,10 @@
 """Bodies of requests, which pydantic checks, and of answers, which only describe the service in /openapi.json."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 
 SHOWN = 3  # errors of a body
 Label = str | bool | float | list[str | bool | float]  # as it was given for training
@@ -21,18 +21,23 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def request_bodies(settings: ServiceSettings, dim: int, is_encoder: bool) -> tuple[Any, Any, Any]:
-    """The bodies of requests for predictions, for vectors, and for what is done with one text.
+class Bodies(NamedTuple):
+    """The bodies of requests for predictions, for vectors, and for what is done with one text."""
 
-    Vectors have `dim` dimensions; those of an encoder may be truncated.
-    """
+    predict: type[Body]
+    embed: type[Body]
+    text: type[Body]
+
+
+def request_bodies(settings: ServiceSettings, dim: int, is_encoder: bool) -> Bodies:
+    """Make the bodies within the limits; vectors have `dim` dimensions, those of an encoder may be truncated."""
     text = Annotated[str, Field(max_length=settings.max_chars, examples=["a wading bird with long legs"])]
     texts = text | Annotated[list[text], Field(min_length=1, max_length=settings.max_texts)]
-    answered = Field(ge=1, description="how many of the most probable labels are answered")
-    top_k = Annotated[int, answered, BeforeValidator(_whole)]
+    top = Field(ge=1, description="how many of the most probable labels are answered")
+    top_k = Annotated[int, top, BeforeValidator(_whole)]
     dimensions = Annotated[int, Field(ge=1 if is_encoder else dim, le=dim), BeforeValidator(_whole)]
     unused = Annotated[Any, Field(description="not used")]
-    return (
+    return Bodies(
         create_model("PredictRequest", __base__=Body, texts=texts, top_k=(top_k | None, None)),
         create_model(
             "EmbeddingsRequest", __base__=Body, input=texts, dimensions=(dimensions | None, None),
@@ -53,8 +58,8 @@ def problem_of(error: ValidationError) -> str:
     errors = [each for each in errors if not each["type"].endswith("_type")] or errors
     lines = []
     for each in errors[:SHOWN]:
-        place = [str(part) for i, part in enumerate(each["loc"]) if i == 0 or isinstance(part, int)]
-        lines.append(": ".join([*([".".join(place)] if place else []), each["msg"]]))
+        place = ".".join(str(part) for i, part in enumerate(each["loc"]) if i == 0 or isinstance(part, int))
+        lines.append(f"{place}: {each['msg']}" if place else each["msg"])
     return "; ".join(lines)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -49,8 +50,8 @@ class Server(uvicorn.Server):
     """Uvicorn's server for an application of `create_app`; calls `on_ready` once it listens.
 
     From the first signal to stop, every answer closes its connection, and for `grace` seconds new connections and
-    requests are still accepted. Then it stops to listen, answers what comes on open connections, and closes idle ones.
-    A second signal ends the grace period, a third ends everything.
+    requests are still accepted; for none where nobody has asked for as long. Then it stops to listen, answers what
+    comes on open connections, and closes idle ones. A second signal ends the grace period, a third ends everything.
     """
 
     def __init__(self, app: FastAPI, on_ready: Callable[[], None], grace: float, access_log: bool = False) -> None:
@@ -81,7 +82,7 @@ class Server(uvicorn.Server):
         """Stop without losing a request."""
         connections, tasks = self.server_state.connections, self.server_state.tasks
         self._state.is_stopping = True
-        await self._until(lambda: self._signals > 1, self._grace)
+        await self._until(lambda: self._signals > 1 or self._is_idle(), self._grace)
 
         await self._stop_listening(sockets or [])
         await self._until(lambda: not connections, LAST_SECONDS)
@@ -94,8 +95,12 @@ class Server(uvicorn.Server):
         for connection in list(connections):
             connection.transport.abort()
 
+    def _is_idle(self) -> bool:
+        """Whether no request is under way, and none was in the last `grace` seconds."""
+        return not self.server_state.tasks and time.monotonic() - self._state.last_request > self._grace
+
     async def _until(self, happened: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something, at most so many seconds; whether it has happened."""
+        """Wait until something happens, for at most these seconds; return whether it has."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while not happened():

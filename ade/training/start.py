@@ -42,6 +42,8 @@ def start_from(
     if start is not None:
         if teacher is not None:
             raise InputError("--from is used as it is, --teacher is distilled into a codebook: give one of them")
+        if settings is not None:
+            raise InputError("settings say how a teacher is distilled, and what --from names is distilled already")
         saved = start if isinstance(start, Saved) else Saved.read(start)
         if saved.config.kind not in (CODEBOOK, ENCODER):
             check_kind("--from" if isinstance(start, Saved) else start, saved.config.kind, ENCODER)

@@ -11,8 +11,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from ade.inspector.page import page
 from ade.inspector.reading import Inspector
 from ade.service.model import ServedModel
-from ade.service.settings import ServiceSettings
-from ade.settings import Architecture, TrainingSettings
+from ade.settings import Architecture, ServiceSettings, TrainingSettings
 from ade.trained_model import Classifier
 from ade.training.loop import fit_model
 from tests.service.conftest import running

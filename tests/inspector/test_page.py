@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from ade.errors import InputError
 from ade.inspector.page import EXAMPLES, page
 from ade.inspector.reading import Inspector
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from ade.trained_model import Classifier
 from tests.conftest import PATIENT, WORDS, ragged_codebook
 from tests.inspector.conftest import CHROMIUM, ONE, TWO, served, token, until, visiting

@@ -11,8 +11,9 @@ from ade.codebook import Codebook
 from ade.configuration import CODEBOOK, Config
 from ade.errors import InputError
 from ade.folder import Saved
+from ade.inspector import words
 from ade.inspector.reading import Inspector
-from ade.inspector.words import WordTable, inspect_words, nearest_words
+from ade.inspector.words import WordTable, inspect_words
 from ade.model import model_of
 from ade.trained_model import Classifier
 from tests.conftest import ragged_codebook, untrained, word_tokenizer
@@ -33,23 +34,27 @@ def test_a_words_anchors_heaviest_first():
     assert set(bus.anchors[0].nearest) == {"car", "bus"}
     assert set(bus.anchors[1].nearest) == {"cat", "dog"}
     assert cat.as_dict()["anchors"][0]["anchor"] == 0
-    assert nearest_words(animals_and_vehicles(), [1], 4)[0][:2] == ("car", "bus")
+    assert WordTable.of(animals_and_vehicles()).nearest([1], 4)[0][:2] == ("car", "bus")
     with pytest.raises(InputError, match="makes no token"):
         inspect_words(animals_and_vehicles(), ["   "])
     with pytest.raises(InputError, match="no anchors"):
         WordTable.of(random_model(coded_table()))
 
 
-def test_words_of_an_anchor_are_the_nearest_of_all_blocks():
+def test_words_of_an_anchor_are_the_nearest_of_all_blocks(monkeypatch):
     names = ["".join(letters) for letters in product("abcdefghijklmnopqrstu", repeat=3)]  # 9,261: more than one block
     saved = replace(ragged_codebook([2] * (len(names) + 2), dim=8), tokenizer=word_tokenizer(names))
     rows = saved.table.rows(np.arange(2, len(names) + 2))
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    nearest = nearest_words(saved, np.arange(12), 5)
+    nearest = WordTable.of(saved).nearest(np.arange(12), 5)
     for anchor, near in zip(saved.table.anchors, nearest, strict=True):
         expected = sorted((rows @ anchor).tolist(), reverse=True)[:5]
         assert [float(rows[names.index(word)] @ anchor) for word in near] == pytest.approx(expected, abs=1e-6)
-    assert {names.index(word) > 8192 for near in nearest for word in near} == {True, False}
+    assert {names.index(word) > words.BLOCK for near in nearest for word in near} == {True, False}
+    monkeypatch.setattr(words, "MAX_COSINES", 0)  # many anchors: the first words alone
+    assert {
+        names.index(word) < words.BLOCK for near in WordTable.of(saved).nearest(np.arange(12), 5) for word in near
+    } == {True}
 
 
 def test_the_pairs_of_a_model_compose_the_same_directions():

@@ -22,14 +22,13 @@ import ade as package
 from ade.backends import backend_for
 from ade.codebook import Codebook
 from ade.compression.checkpoint import write_folder
-from ade.compression.quantizer import is_compressed
 from ade.configuration import ENCODER, TAGGER
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tokens import Ragged
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.integrations import onnx as exporting
-from ade.integrations.onnx import ONNX, POOLED, Q4, Scores, States, export, session_of
+from ade.integrations.onnx import ONNX, POOLED, Q4, Scores, export, session_of
 from ade.lexicon import key_end, packed_lexicon
 from ade.model import model_of
 from ade.packing.format import Packing
@@ -419,14 +418,6 @@ def test_float16_weights_stay_float16_in_the_file(encoder, corpus, tmp_path):  #
     assert matrices == {"float16"}
 
 
-def test_the_command_exports_a_compressed_encoder(packed_encoder, ade, tmp_path):
-    assert is_compressed(packed_encoder)
-    assert not is_compressed(tmp_path)
-    status, out, _ = ade("export", packed_encoder, "--out", tmp_path / "onnx")
-    assert status == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["file", ONNX, Q4]
-
-
 def test_decoders_are_refused(decoder, corpus, tmp_path):  # noqa: F811
     package.compress(decoder, tmp_path / "packed", package.CompressionSettings(size="24kB"), [corpus])
     with pytest.raises(InputError, match="not an encoder"):
@@ -434,21 +425,7 @@ def test_decoders_are_refused(decoder, corpus, tmp_path):  # noqa: F811
     assert not (tmp_path / "onnx").exists()
 
 
-def test_a_graph_of_other_hidden_states_is_not_written(packed_encoder, tmp_path, monkeypatch):
-    original = States.graph
-
-    def wrong(model):
-        model.body.encoder.layer[0].output.LayerNorm.weight.data *= 1.1
-        return original(model)
-
-    monkeypatch.setattr(States, "graph", wrong)
-    with pytest.raises(InputError, match="off the model"):
-        export(packed_encoder, tmp_path / "onnx")
-    assert not (tmp_path / "onnx").exists()
-
-
-@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
-@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize(("mode", "unit"), [("mean", True), ("cls", False), ("max", True)])
 def test_a_sentence_transformers_folder_has_its_vectors_as_an_output(mode, unit, encoder, corpus, tmp_path):  # noqa: F811
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer

@@ -254,4 +254,4 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "AdeModule needs sentence-transformers: pip install 'ade-embeddings[sentence]'\n"
+    assert done.stdout == "AdeModule needs sentence-transformers 5.4: pip install 'ade-embeddings[sentence]'\n"

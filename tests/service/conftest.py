@@ -14,12 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ade.service import batcher
-from ade.service.access import Access
 from ade.service.app import create_app
+from ade.service.middleware import Access
 from ade.service.model import Query, ServedModel
 from ade.service.server import Server, bind_socket, url_of
-from ade.service.settings import ServiceSettings
-from ade.settings import STRONG, Architecture
+from ade.settings import STRONG, Architecture, ServiceSettings
 from ade.training.loop import fit_model
 from tests.conftest import PATIENT, until
 
@@ -51,21 +50,14 @@ class Watched(ServedModel):
         if any("boom" in text for text in self.asked[-1]):
             raise RuntimeError(SECRET)
 
-    def predict(self, queries):
-        self._work(query.text for query in queries)
-        return super().predict(queries)
 
-    def embed(self, items):
-        self._work(item.text for item in items)
-        return super().embed(items)
+for name in ("predict", "embed", "explain", "inspect"):
 
-    def explain(self, queries):
+    def watched_method(self, queries, method=getattr(ServedModel, name)):
         self._work(query.text for query in queries)
-        return super().explain(queries)
+        return method(self, queries)
 
-    def inspect(self, queries):
-        self._work(query.text for query in queries)
-        return super().inspect(queries)
+    setattr(Watched, name, watched_method)
 
 
 @pytest.fixture

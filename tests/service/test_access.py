@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from ade.errors import InputError
-from ade.service.access import Access, host_name, hosts_of, read_keys
+from ade.service.middleware import Access, host_name, hosts_of, read_keys
 from ade.service.model import ServedModel
 from tests.conftest import PATIENT
 from tests.service.conftest import got, predicted, raw, running

@@ -14,7 +14,7 @@ import pytest
 import ade
 from ade.service import schema
 from ade.service.model import Query, ServedModel
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from tests.conftest import PATIENT, topic_texts, until
 from tests.service.conftest import SMALL, got, metrics_of, posted, predicted, running
 

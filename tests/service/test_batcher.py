@@ -4,12 +4,10 @@ import asyncio
 import threading
 
 import pytest
-from starlette.requests import ClientDisconnect
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from ade.service import batcher
 from ade.service.batcher import Batcher, QueueFull
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from tests.conftest import PATIENT
 
 
@@ -127,22 +125,6 @@ def test_one_bad_request_spoils_no_other():
     assert not any("h" in batch for batch in batches)  # what is left of a request that has failed is not predicted
 
 
-def test_what_is_not_an_exception_fails_its_request_alone():
-    """A panic in Rust is a BaseException, which would end the loop that predicts."""
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
-
-    async def ask():
-        predict = Batcher(lambda texts: [tokenizer.encode(text).ids for text in texts], one, limits())
-        texts = ["x", "a" * 60 + "b", "y"]
-        first = await asyncio.gather(*(predict([text], text) for text in texts), return_exceptions=True)
-        return first, await predict(["z"])
-
-    (x, failure, y), z = asyncio.run(ask())
-    assert x == y == z == [[0]]
-    assert type(failure.__cause__).__name__ == "PanicException"
-
-
 def test_a_full_queue_takes_no_more_but_keeps_room_for_short_requests():
     answers, _ = batched([["a", "b"], ["c", "d"], ["e"]], limits(queue=4))
     assert answers[:2] == [["A", "B"], ["C", "D"]]
@@ -152,36 +134,6 @@ def test_a_full_queue_takes_no_more_but_keeps_room_for_short_requests():
     assert isinstance(answers[1], QueueFull)
     answers, _ = batched([["x" * 60], ["y" * 60], ["w"] * 4, ["z" * 11]], limits(10, 128), len)
     assert [isinstance(each, QueueFull) for each in answers] == [False, True, False, False]
-
-
-def test_nothing_is_predicted_for_those_who_have_gone(monkeypatch):
-    """Requests that are cancelled, and requests whose clients have disconnected."""
-    monkeypatch.setattr(batcher, "CHECK_CLIENT_AFTER", 0.0)
-    work = Work()
-    work.go.clear()
-
-    async def is_gone():
-        return True
-
-    async def ask():
-        predict = Batcher(work, one, limits())
-        first = asyncio.create_task(predict(["first"]))
-        await asyncio.to_thread(work.begun.wait, PATIENT)
-        tasks = [asyncio.create_task(predict([f"{i}"] * 6, i)) for i in range(5)]
-        gone = asyncio.create_task(predict(["gone"], "gone", is_gone))
-        await asyncio.sleep(0)
-        for task in tasks[:4]:
-            task.cancel()
-        await asyncio.sleep(0)
-        work.go.set()
-        assert await first == ["FIRST"]
-        assert await tasks[4] == ["4"] * 6
-        with pytest.raises(ClientDisconnect):
-            await gone
-        return predict.tokens
-
-    assert asyncio.run(asyncio.wait_for(ask(), PATIENT)) == 0
-    assert work.batches == [["first"], ["4"] * 4, ["4"] * 2]
 
 
 def test_short_work_stays_in_the_event_loop(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from ade.service import batcher
 from ade.service.model import Query
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from tests.conftest import PATIENT, until
 from tests.service.conftest import (
     HEAD,

@@ -20,14 +20,14 @@ from ade.service import server as serving
 from ade.service.app import create_app
 from ade.service.model import ServedModel
 from ade.service.server import Server, bind_socket
-from ade.service.settings import ServiceSettings
+from ade.settings import ServiceSettings
 from tests.conftest import PATIENT, until
 from tests.service.conftest import HEAD, connected, got, predicted, rest_of, running, serving_verb
 
 LONG = ServiceSettings(grace=PATIENT, timeout=PATIENT, max_requests=2000)
 BODY = json.dumps({"texts": ["the rocket"] * 3}).encode()
 ASK = HEAD % (len(BODY), b"") + BODY
-STOPS, CLIENTS = 100, 16
+STOPS, CLIENTS = 50, 16
 
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -78,7 +78,7 @@ def model(folder):
     return ServedModel.load(folder, inspect=False)
 
 
-def test_a_hundred_stops_under_load_lose_nothing(model):
+def test_stops_under_load_lose_nothing(model):
     """Half the clients that a stop meets have a request on its way, a quarter of them on a connection just opened."""
     for _ in range(STOPS):
         ready = threading.Event()
@@ -198,9 +198,18 @@ def test_the_process_ends_well_with_requests_under_way(folder, number):
     assert (out, errors) == ("", f"ade: {folder} is served at {address}\n")
 
 
+def test_an_idle_service_has_no_grace_period(folder):
+    """Nobody has asked for anything; a connection that says nothing may be open."""
+    with serving_verb(folder, "--set", f"grace={10 * PATIENT}") as (process, address), connected(address) as idle:
+        process.terminate()
+        assert idle.recv(1) == b""
+        assert process.wait(PATIENT) == 0
+
+
 def test_the_grace_period_ends_by_itself(folder):
     """Idle clients do not keep it from ending."""
     with serving_verb(folder, "--set", "grace=0.1") as (process, address), connected(address) as idle:
+        predicted(address, "rocket")
         process.terminate()
         assert idle.recv(1) == b""
         assert process.wait(PATIENT) == 0
