@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -59,36 +59,6 @@ def reproduce(
     print(f"{len(todo) - len(failed)} runs recorded in {folder}")
     if failed:
         raise InputError("not made: " + "; ".join(failed))
-
-
-@app.command()
-def measure(
-    kind: Annotated[str, typer.Argument(help="A kind of run, as latency, throughput or size.", show_default=False)],
-    setting: Annotated[list[str] | None, typer.Option("--set", help="A setting, as budget=1048576; again.")] = None,
-    data_dir: DataDir = DATA,
-    models_dir: ModelsDir = MODELS,
-    work_dir: WorkDir = WORK,
-    device: Device = "auto",
-) -> None:
-    """Make one run on this machine and print its figures; nothing is recorded."""
-    import json
-
-    from benchmarks.library import resolve_device
-    from benchmarks.records import Places, Run
-    from benchmarks.runs import KINDS, make
-
-    if kind not in KINDS:
-        raise InputError(f"no kind of run '{kind}'; there are {', '.join(KINDS)}")
-    settings: dict[str, Any] = {}
-    for each in setting or []:
-        name, _, value = each.partition("=")
-        settings[name] = json.loads(value) if value.lstrip("-").replace(".", "", 1).isdigit() else value
-    places = Places(data_dir, models_dir, work_dir, resolve_device(device).type)
-    with shown() as report:
-        _, outcome = make(Run(kind, settings), places, report)
-    if isinstance(outcome, str):
-        raise InputError(outcome)
-    print(json.dumps(outcome["figures"], indent=2))
 
 
 @app.command()

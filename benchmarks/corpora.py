@@ -3,7 +3,7 @@
     apt-get download wesnoth-1.16-data fortunes-de debian-handbook libreoffice-help-fi dict-freedict-swh-eng ...
     for each: dpkg -x PACKAGE.deb packages/PACKAGE
 
-From the unpacked packages come message catalogues (`.mo`), manuals in HTML, fortunes, FreeDict's dictionaries and names
+From the unpacked packages come message catalogues (`.mo`), manuals in HTML, FreeDict's dictionaries and names
 of symbols (CLDR). What is kept of a language is chosen by a hash of the text: the same packages give the same files.
 """
 
@@ -13,7 +13,6 @@ import hashlib
 import html
 import re
 from collections.abc import Iterator, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +37,9 @@ PROSE, ENTRY, MESSAGE = "prose", "entry", "message"
 STORIES = ("wesnoth", "kstars")  # packages whose messages are prose: dialogues, descriptions
 MARKUP = re.compile(r"<[^>]*>|\\[nt]|%[-0-9.]*[a-zA-Z]+|%\d\$?[a-z]?|\{[^}]*\}|\[[^\]]*\]|\$\w+|\w+\||[_&~]")
 CODE = re.compile(r"https?:|/\w+/|[=<>{}|\\]")
+NOT_TEXT = re.compile(r"<(pre|code|script|style|title)\b.*?</\1>", re.DOTALL | re.IGNORECASE)
+BLOCK = re.compile(r"</?(?:p|li|td|dd|dt|h[1-6]|div|table|ul|ol)\b[^>]*>", re.IGNORECASE)  # begins or ends a paragraph
+TAG = re.compile(r"<[^>]*>")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)|(?<=[\u3002\uff01\uff1f\u0964])")  # no space after the latter
 CATALOGUE = re.compile(r"/([a-z]{2})(?:_[A-Z]{2})?/LC_MESSAGES/|([a-z]{2})_[A-Z]{2}\.mo$")
 MANUAL = re.compile(r"/(?:html|help|installation-guide-\w+)/([a-z]{2})(?:[-_][A-Z]{2}|\.\w+)?/")
@@ -64,7 +66,7 @@ Out = Annotated[Path, typer.Argument(help="Folder to write to.", show_default=Fa
 def texts(packages: Packages, out: Out) -> None:
     """Write a file of texts for each of thirteen languages, as de.txt."""
     kind_of: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES.values()}  # language -> text -> kind
-    for source in (messages, manuals, fortunes, entries):
+    for source in (messages, manuals, entries):
         for language, kind, text in source(packages):
             kind_of[language].setdefault(text, kind)
 
@@ -145,22 +147,10 @@ def manuals(folder: Path) -> Iterator[tuple[str, str, str]]:
         match = MANUAL.search(str(file))
         if match is None or not _is_wanted(match[1], file):
             continue
-        page = _Paragraphs()
-        page.feed(file.read_text("utf8", "ignore"))
         kind = MESSAGE if "office" in str(file) or file.suffix == ".page" else PROSE
-        yield from ((match[1], kind, text) for paragraph in page.paragraphs for text in sentences(paragraph))
-
-
-def fortunes(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Quotations, separated by lines of a percent sign."""
-    for package in sorted(folder.glob("fortunes*")):
-        language = package.name.rpartition("-")[2] if "-" in package.name else "en"
-        if language not in LANGUAGES.values():
-            continue
-        for file in sorted(package.rglob("games/fortunes/**/*")):
-            if file.is_file() and file.suffix not in (".dat", ".u8"):
-                for quotation in re.sub("\x1b\\[[0-9;]*m", "", file.read_text("utf8", "ignore")).split("\n%"):
-                    yield from ((language, PROSE, text) for text in sentences(quotation))
+        page = NOT_TEXT.sub("", file.read_text("utf8", "ignore"))
+        for paragraph in BLOCK.split(page)[1:]:
+            yield from ((match[1], kind, text) for text in sentences(TAG.sub("", paragraph)))
 
 
 def entries(folder: Path) -> Iterator[tuple[str, str, str]]:
@@ -169,38 +159,6 @@ def entries(folder: Path) -> Iterator[tuple[str, str, str]]:
         language, found = (target, parts) if parts else (source, [word])
         if language:
             yield from ((language, ENTRY, text) for part in found for text in sentences(part))
-
-
-class _Paragraphs(HTMLParser):
-    """The paragraphs of a page, without code."""
-
-    BLOCKS, CODE = ("p", "li", "td", "dd", "h1", "h2", "h3"), ("pre", "code", "script", "style")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paragraphs: list[str] = []
-        self._text: list[str] | None = None
-        self._code = 0
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self._code += tag in self.CODE
-        if tag in self.BLOCKS:
-            self._end()
-            self._text = []
-
-    def handle_endtag(self, tag: str) -> None:
-        self._code = max(0, self._code - (tag in self.CODE))
-        if tag in self.BLOCKS:
-            self._end()
-
-    def handle_data(self, data: str) -> None:
-        if self._text is not None and not self._code:
-            self._text.append(data)
-
-    def _end(self) -> None:
-        if self._text:
-            self.paragraphs.append("".join(self._text))
-        self._text = None
 
 
 def _is_wanted(language: str | None, file: Path) -> bool:

@@ -63,8 +63,9 @@ class Grid:
     caption: str = ""
 
     @property
-    def runs(self) -> list[Run]:
-        return [run for row in self.rows.values() for runs in row.values() for run in runs]
+    def cells(self) -> list[tuple[str, Sequence[Run]]]:
+        """What each cell is called, and its runs."""
+        return [(f"{row}, {column}", runs) for row, cells in self.rows.items() for column, runs in cells.items()]
 
     def lines(self, book: "Book") -> tuple[list[str], list[list[Cell]], list[list[Record]]]:
         """Header, rows of cells with their label first, and the records of each row."""
@@ -92,8 +93,9 @@ class Listing:
     caption: str = ""
 
     @property
-    def runs(self) -> list[Run]:
-        return [run for runs in self.rows.values() for run in runs]
+    def cells(self) -> list[tuple[str, Sequence[Run]]]:
+        """What each row is called, and its runs."""
+        return list(self.rows.items())
 
     def lines(self, book: "Book") -> tuple[list[str], list[list[Cell]], list[list[Record]]]:
         """Header, rows of cells with their label first, and the records of each row."""

@@ -10,7 +10,8 @@ import ade
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import Places, Run
-from benchmarks.subjects.peers import DEEP, SHALLOW, TITLES, FineTuned, run_peer
+from benchmarks.subjects.fine_tuned import FineTuned
+from benchmarks.subjects.peers import TITLES, run_peer
 from benchmarks.tables import NAMES, Figure, Grid, Listing, nbytes, percent
 
 TEACHER, SMALL_TEACHER = "deberta-v3-xsmall", "wordllama"
@@ -19,7 +20,7 @@ DATA = ("ag_news", "dbpedia_14")  # of the paper
 EVERY = (*DATA, "wordnet", "sst2", "trec", "banking77")
 ANCHORS = (100, 200, 300, 500, 700)
 SIZES = ("2.5 MB", "1.5 MB")  # of a model folder in all
-PER_CLASS = (8, 64, 512)
+PER_CLASS, FEW_PEERS = (8, 64, 512), ("tfidf", "model2vec", "minilm+ngrams")
 PLAIN: dict[str, Any] = {"lexicon": False}
 CHANGED: dict[str, dict[str, Any]] = {  # one setting changed at a time, all without lexicon
     "as it is": {},
@@ -104,7 +105,7 @@ def classification(data: str) -> Listing:
         "ADE, preset paper": seeds(data, preset="paper"),
         "ADE, preset paper, the paper's solver, K and epochs": paper_runs(data),
         "Anchor & Transform": [anchor_and_transform_run(data)],
-        **{TITLES[peer]: [peer_run(peer, data)] for peer in (*SHALLOW, DEEP)},
+        **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
     }
     given = {}
     for name, (accuracy, f1) in PAPER_CLASSIFICATION[data].items():
@@ -132,7 +133,7 @@ def accuracy_rows() -> dict[str, dict[str, list[Run]]]:
                 "ADE, soft targets": seeds(data, teacher, taught="minilm-l6"),
                 "ADE without lexicon": seeds(data, teacher, **PLAIN),
                 "lexicon alone": [Run("lexicon", {"data": data, "teacher": teacher, "seed": 0})],
-                **{TITLES[peer]: [peer_run(peer, data)] for peer in (*SHALLOW, DEEP)},
+                **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
             }
     return rows
 
@@ -162,18 +163,17 @@ def chart() -> Listing:
         "ADE, embedded teacher": small["ADE"],
         "ADE without lexicon": own["ADE without lexicon"],
     }
-    return Listing("", ours | {TITLES[peer]: own[TITLES[peer]] for peer in (*SHALLOW, DEEP)}, [ACCURACY, SIZE])
+    return Listing("", ours | {title: own[title] for title in TITLES.values()}, [ACCURACY, SIZE])
 
 
 def few() -> Grid:
-    """AG News with few rows of each class: test accuracy in percent, mean ± standard deviation over seeds."""
-    rows = {}
-    for count in PER_CLASS:
-        peers = {
-            TITLES[peer]: [peer_run(peer, "ag_news", seed, per_class=count) for seed in SEEDS]
-            for peer in ("tfidf", "nbsvm", "model2vec")
-        }
-        rows[str(count)] = {"ADE": seeds("ag_news", per_class=count), **peers}
+    """Few rows of each class, drawn by the seed: test accuracy in percent, mean ± standard deviation over seeds."""
+    rows: dict[str, dict[str, list[Run]]] = {}
+    for data in EVERY:
+        for count in (*PER_CLASS, 0):
+            drawn: dict[str, Any] = {"per_class": count} if count else {}
+            peers = {TITLES[peer]: [peer_run(peer, data, seed, **drawn) for seed in SEEDS] for peer in FEW_PEERS}
+            rows[f"{NAMES[data]}, {count or 'all'}"] = {"ADE": seeds(data, **drawn), **peers}
     return Grid("rows of a class", rows, ACCURACY)
 
 
@@ -228,26 +228,18 @@ def gpe() -> Grid:
     return Grid("attention over", rows, ACCURACY)
 
 
-def size_rows() -> dict[str, dict[str, list[Run]]]:
-    return {
+def packed() -> Grid:
+    """Model folders of a size in all: test accuracy in percent, mean ± standard deviation over seeds."""
+    rows = {
         NAMES[data]: {"as it is": seeds(data), **{size: seeds(data, size=size) for size in SIZES}}
         for data in (*DATA, "wordnet", "banking77")
     }
-
-
-def packed() -> Grid:
-    """Model folders of a size in all: test accuracy in percent, mean ± standard deviation over seeds."""
-    return Grid("accuracy", size_rows(), ACCURACY)
-
-
-def packed_bytes() -> Grid:
-    """Bytes of these folders."""
-    return Grid("size", size_rows(), SIZE)
+    return Grid("accuracy", rows, ACCURACY)
 
 
 TABLES = (
     classification_news, classification_dbpedia, accuracy, accuracy_bytes, few, ablation, sat, anchors, attend, gpe,
-    packed, packed_bytes,
+    packed,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import ade
+from ade.distillation import count_tokens
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import Places, Run
@@ -95,7 +96,7 @@ def run_size(settings: Mapping[str, Any], places: Places, report: Report) -> dic
     """One method at one budget: bytes, and how close the rows stay; nothing but 0 bytes where it cannot be kept."""
     teacher = ade.load_teacher(library.teacher_path(places, settings["teacher"]))
     texts = library.load_split(places, settings.get("corpus", "ag_news"), "train").texts
-    frequency = library.count_tokens(teacher.tokenizer, texts, len(teacher.table))
+    frequency = count_tokens(teacher.tokenizer, texts, len(teacher.table)).numpy()
     rows = F.normalize(teacher.table.float(), dim=1).numpy()
     began = time.perf_counter()
     served = serve(settings["method"], teacher, rows, settings["budget"], report)
@@ -136,7 +137,7 @@ def plain_pairs(teacher: ade.Teacher, rows: np.ndarray, budget: int, report: Rep
     pairs, anchors = max(shapes, key=cosine) if len(shapes) > 1 else shapes[0]
     codebook = ade.distill(teacher, ade.DistillationSettings(anchors=anchors, pairs=pairs), report=report)
     assert isinstance(codebook.table, ade.Codebook)
-    return library.all_rows(codebook), codebook.table.paper_nbytes
+    return codebook.table.rows(np.arange(len(rows))), codebook.table.paper_nbytes
 
 
 def plain_shapes(budget: int, count: int, dim: int) -> list[tuple[int, int]]:
