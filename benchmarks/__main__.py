@@ -95,15 +95,15 @@ def beside(
 
 @app.command()
 def mutants(
-    files: Annotated[list[str] | None, typer.Argument(help="Parts of their paths; all files of the method.")] = None,
+    files: Annotated[list[str] | None, typer.Argument(help="Parts of their paths; all files that have tests.")] = None,
     each: Annotated[int, typer.Option(help="Maximum mutants of a file.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Draws the mutants.")] = 0,
 ) -> None:
     """Change one operator, comparison or constant at a time: do the tests notice?"""
-    from benchmarks.mutants import method_files, try_mutants
+    from benchmarks.mutants import files_with_tests, try_mutants
 
     tried: dict[str, list[bool]] = {}
-    for file, mutant, killed in try_mutants(method_files(files or []), each, seed):
+    for file, mutant, killed in try_mutants(files_with_tests(files or []), each, seed):
         tried.setdefault(file, []).append(killed)
         if not killed:
             print(f"survived: {file}, line {mutant.line}: {mutant.what}", flush=True)

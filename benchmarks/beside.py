@@ -15,16 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ade.errors import InputError
-from benchmarks.library import Report, silent, write_teacher
+from benchmarks.library import Report, silent, write_toy
 
 ROOT = Path(__file__).parent.parent
 HERE = "this tree"
 STEPS = (20, 120)  # of a short and a long training run, whose difference is timed
-ROWS, VALIDATION, TEXTS = 8000, 200, 8000  # to train on, to validate on, to predict
-VOCABULARY, WORDS = (8000, 256), 100  # shape of the teacher's table; most words of a text
+TOY = (8000, 256, 8000, 100)  # vocabulary, dimensions, rows, words of a text
 REPEATS = 5  # turns
 
 # Run in each tree as `python -c SCRIPT what folder device short long`; "train" and "predict" print a rate.
@@ -40,8 +37,8 @@ inputs = folder.parent
 
 def train(steps, out=None):
     began = time.perf_counter()
-    ade.train(inputs / "rows.csv", teacher=inputs / "teacher", validation=inputs / "validation.csv", steps=steps,
-              lexicon=False, device=device, out=out, progress=False)
+    ade.train(inputs / "rows.csv", teacher=inputs / "teacher", steps=steps, lexicon=False, device=device, out=out,
+              progress=False)
     return time.perf_counter() - began
 
 
@@ -109,21 +106,10 @@ def beside(
 
 
 def write_inputs(folder: Path) -> None:
-    """A random teacher, rows to train and to validate on, texts to predict, and one text by itself.
-
-    Words are drawn by Zipf's law, those of a text from the part of the vocabulary that its label names. Nothing is
-    taken from packages or the network, so that this runs anywhere.
-    """
-    generator, (count, _) = np.random.default_rng(0), VOCABULARY
-    write_teacher(folder / "teacher", *VOCABULARY)
-    labels = generator.integers(0, 4, ROWS + VALIDATION + TEXTS)
-    words = np.minimum(generator.zipf(1.3, (len(labels), WORDS)), count // 4) * 4 - 1 - labels[:, None]
-    lines = [" ".join(f"w{i}" for i in row[: 5 + n % (WORDS - 5)]) for n, row in enumerate(words)]
-    rows = [f"{line},{label}" for line, label in zip(lines, labels, strict=True)]
-    for name, some in (("rows", rows[:ROWS]), ("validation", rows[ROWS : ROWS + VALIDATION])):
-        (folder / f"{name}.csv").write_text("\n".join(["text,label", *some, ""]), "utf8")
-    (folder / "texts.txt").write_text("\n".join(lines[-TEXTS:]) + "\n", "utf8")
-    (folder / "one.txt").write_text(lines[-1] + "\n", "utf8")
+    """A teacher and rows to train on, the texts to predict, and one text by itself."""
+    texts = write_toy(folder, *TOY)
+    (folder / "texts.txt").write_text("\n".join([*texts, ""]), "utf8")
+    (folder / "one.txt").write_text(texts[-1] + "\n", "utf8")
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """Makes the texts that encoders of many languages learn from: `python -m benchmarks corpora texts|translations|drawn`.
 
-    apt-get download wesnoth-1.16-data fortunes-de debian-handbook libreoffice-help-fi dict-freedict-swh-eng ...
+    apt-get download wesnoth-1.16-data debian-handbook libreoffice-help-fi dict-freedict-swh-eng ...
     for each: dpkg -x PACKAGE.deb packages/PACKAGE
 
-From the unpacked packages come message catalogues (`.mo`), manuals in HTML, FreeDict's dictionaries and names
-of symbols (CLDR). What is kept of a language is chosen by a hash of the text: the same packages give the same files.
+From the unpacked packages come message catalogues (`.mo`), manuals in HTML and FreeDict's dictionaries. What is
+kept of a language is chosen by a hash of the text: the same packages give the same files.
 """
 
 import gettext
@@ -28,7 +28,7 @@ LANGUAGES = {
     "rus": "ru", "spa": "es", "swh": "sw", "tur": "tr", "vie": "vi",
 }  # fmt: skip
 TEXTS, ENTRIES = 45_000, 12_000  # maximum texts of a language: prose and messages; dictionary entries
-PAIRS = {"messages": 60_000, "entries": 30_000, "symbols": 5_000}  # maximum translation pairs of a language
+PAIRS = {"messages": 60_000, "entries": 30_000}  # maximum translation pairs of a language
 ENTRIES_PER_WORD = 2  # translations of a headword
 
 MIN_CHARS, MAX_CHARS, MIN_LETTERS = 4, 400, 0.7  # of a text; its least fraction of letters
@@ -46,7 +46,6 @@ MANUAL = re.compile(r"/(?:html|help|installation-guide-\w+)/([a-z]{2})(?:[-_][A-
 OTHER_REGIONS = ("zh_TW", "zh_HK", "pt_BR", "zh-TW")
 DICTIONARY = re.compile(r"freedict-(\w+)-(\w+)\.dict\.dz$")
 HEADWORD = re.compile(r"([^/<]+?) *(?:/[^/]+/|<\w+>)")
-SYMBOL = re.compile(r'<annotation cp="([^"]+)" type="tts">([^<]+)</annotation>')
 NOT_IN_PAIRS = frozenset("()[]:^/\t")  # of notes on grammar and use, and of names inside programs
 
 WORDS, EXPONENT = 30_000, 0.5  # most frequent words of a language; exponent of their frequency when drawn
@@ -82,7 +81,7 @@ def texts(packages: Packages, out: Out) -> None:
 def translations(packages: Packages, out: Out) -> None:
     """Write a file of English texts with their translations into twelve languages."""
     chosen: list[str] = []
-    for source in (translated_messages, translated_entries, translated_symbols):
+    for source in (translated_messages, translated_entries):
         lines: dict[str, set[str]] = {}  # by language
         for language, original, translated in source(packages):
             if original != translated and not NOT_IN_PAIRS & set(original + translated):
@@ -223,16 +222,6 @@ def translated_entries(folder: Path) -> Iterator[tuple[str, str, str]]:
             count += 1
             if count <= ENTRIES_PER_WORD:
                 yield (target, word, meaning) if source == "en" else (source, meaning, word)
-
-
-def translated_symbols(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """CLDR's names of symbols and pictures."""
-    for english in sorted(folder.rglob("annotations*/en.xml")):
-        english_name = dict(SYMBOL.findall(english.read_text("utf8")))
-        for language in sorted(set(LANGUAGES.values()) - {"en"}):
-            file = english.with_name(f"{language}.xml")
-            named = SYMBOL.findall(file.read_text("utf8")) if file.is_file() else []
-            yield from ((language, english_name[symbol], name) for symbol, name in named if symbol in english_name)
 
 
 # -- texts that nobody wrote -----------------------------------------------------------------------------------------

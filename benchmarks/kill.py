@@ -20,11 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+from benchmarks.library import write_toy
 
-from benchmarks.library import write_teacher
-
-WORDS, DIM, ROWS = 600, 16, 240
+TOY = (600, 16, 240, 10)  # vocabulary, dimensions, rows, words of a text
 MAX_SECONDS = 600  # after which a command hangs
 FINISHED = "already holds an earlier result"  # a kill after the last operation: all is written
 
@@ -65,15 +63,9 @@ class Undisturbed(NamedTuple):
     seconds: float
 
 
-def write_data(folder: Path, seed: int = 0) -> dict[str, Command]:
+def write_data(folder: Path) -> dict[str, Command]:
     """Write a small teacher and labelled rows; returns the commands that are run on them."""
-    generator = np.random.default_rng(seed)
-    write_teacher(folder / "teacher", WORDS, DIM)
-    labels = generator.integers(0, 2, ROWS)
-    words = generator.integers(0, WORDS // 2, (ROWS, 8)) + labels[:, None] * WORDS // 2
-    lines = [",".join((" ".join(f"w{i}" for i in row), str(n))) for row, n in zip(words, labels, strict=True)]
-    (folder / "rows.csv").write_text("\n".join(["text,label", *lines, ""]), "utf8")
-
+    write_toy(folder, *TOY)
     common = ("--teacher", str(folder / "teacher"), "--device", "cpu")
     steps = ("--set", "steps=40", "--set", "batch_size=16", "--json", "--resume")
     train = ("train", str(folder / "rows.csv"), *common, *steps)

@@ -174,14 +174,25 @@ def word_tokenizer(count: int) -> Tokenizer:
     return Tokenizer(models.WordLevel({f"w{i}": i for i in range(count)}, unk_token="w0"))
 
 
-def write_teacher(folder: Path, count: int, dim: int) -> None:
-    """A folder of a table of random rows for the words w0, w1, ..., separated by spaces."""
-    tokenizer = word_tokenizer(count)
+def write_toy(folder: Path, vocabulary: int, dim: int, rows: int, words: int) -> list[str]:
+    """Write a teacher of random rows and labelled texts to learn from, `rows.csv`; returns the texts.
+
+    Words are drawn by Zipf's law from the part of the vocabulary that the label names; texts have up to `words`.
+    Nothing is taken from packages or the network, so that this runs anywhere.
+    """
+    generator, tokenizer = np.random.default_rng(0), word_tokenizer(vocabulary)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    folder.mkdir()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    rows = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
-    save_file({"weight": rows}, folder / "embeddings.safetensors")
+    (folder / "teacher").mkdir()
+    tokenizer.save(str(folder / "teacher" / "tokenizer.json"))
+    table = generator.normal(size=(vocabulary, dim)).astype(np.float32)
+    save_file({"weight": table}, folder / "teacher" / "embeddings.safetensors")
+
+    labels = generator.integers(0, 4, rows)
+    drawn = np.minimum(generator.zipf(1.3, (rows, words)), vocabulary // 4) * 4 - 1 - labels[:, None]
+    texts = [" ".join(f"w{i}" for i in row[: 5 + n % (words - 5)]) for n, row in enumerate(drawn)]
+    lines = [f"{text},{label}" for text, label in zip(texts, labels, strict=True)]
+    (folder / "rows.csv").write_text("\n".join(["text,label", *lines, ""]), "utf8")
+    return texts
 
 
 def distil_random(vocabulary: int, dim: int, anchors: int, device: str, report: Report) -> None:

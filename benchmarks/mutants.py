@@ -24,14 +24,7 @@ ROOT = Path(__file__).parent.parent
 COPIED = ("ade", "benchmarks", "tests", "docs", "examples", "pyproject.toml", "README.md", "LICENSE")  # what tests read
 TIMEOUT = 600.0  # seconds after which the tests of a mutant count as failed: it loops
 
-# The method's own files. The tests of a file lie at the same place below tests/; some have further ones.
-METHOD = (
-    "plain.py", "positions.py", "codebook.py", "pursuit.py", "distillation.py", "budget.py", "embedding.py", "model.py",
-    "lexicon.py", "lexicon_layer.py", "decision.py", "explanation.py", "evaluation.py", "packing/bits.py",
-    "packing/format.py", "packing/keys.py", "runtime/tables.py", "runtime/table_scores.py", "runtime/layers.py",
-    "training/schedule.py",
-)  # fmt: skip
-FURTHER = {
+FURTHER = {  # tests of a file beside those that lie at its place below tests/
     **dict.fromkeys(("plain.py", "distillation.py", "embedding.py"), "test_paper.py"),
     **dict.fromkeys(("model.py", "runtime/tables.py", "runtime/table_scores.py"), "test_backends.py"),
 }
@@ -149,11 +142,16 @@ def tests_fail(work: Path, tests: Sequence[str]) -> bool:
     return done.returncode != 0
 
 
-def method_files(names: Sequence[str]) -> dict[str, list[str]]:
-    """The method's files whose path contains one of these names, with their tests; all of them without names."""
+def files_with_tests(names: Sequence[str]) -> dict[str, list[str]]:
+    """The files of `ade/` that have tests of their own, with these; those whose path contains one of the names."""
+    files = sorted(str(path.relative_to(ROOT / "ade")) for path in (ROOT / "ade").rglob("*.py"))
+    mirrored = {file: str(Path(file).with_name(f"test_{Path(file).name}")) for file in files}
+    tested = {
+        file: [test, *FURTHER.get(file, "").split()]
+        for file, test in mirrored.items()
+        if (ROOT / "tests" / test).is_file() and any(name in file for name in names or [""])
+    }
     for name in names:
-        if not any(name in file for file in METHOD):
-            raise InputError(f"'{name}' is none of the method's files: {', '.join(METHOD)}")
-    chosen = [file for file in METHOD if not names or any(name in file for name in names)]
-    mirrored = {file: str(Path(file).with_name(f"test_{Path(file).name}")) for file in chosen}
-    return {file: [test, *FURTHER.get(file, "").split()] for file, test in mirrored.items()}
+        if not any(name in file for file in tested):
+            raise InputError(f"'{name}' is in the path of no file of ade/ that has tests of its own")
+    return tested

@@ -10,24 +10,29 @@ from benchmarks import beside
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
-    for name, small in (("ROWS", 60), ("VALIDATION", 20), ("TEXTS", 20), ("VOCABULARY", (600, 16))):
-        monkeypatch.setattr(beside, name, small)
+    monkeypatch.setattr(beside, "TOY", (600, 16, 60, 20))
 
 
 def test_both_trees_are_measured_in_turn(monkeypatch):
     """With a second tree whose answers are known: it is this one, and numbers stand in for measurements."""
-    asked = []
+    prepared, asked = [], []
 
     def measure(tree, work, words):
         asked.append(tree)
-        assert (work / "model" / "config.json").is_file()  # made before, by that tree
         return 30.0 if tree == beside.ROOT else 20.0
 
+    def run_in(tree, work, *words):
+        assert (tree / "ade" / "__init__.py").is_file()
+        assert (work.parent / "rows.csv").is_file()
+        prepared.append(tree)
+
     monkeypatch.setattr(beside, "measure", measure)
+    monkeypatch.setattr(beside, "run_in", run_in)
     rows = beside.beside("HEAD", repeats=2, steps=(2, 4))
     assert [row["ratio"] for row in rows] == [1.5] * 4
     other, here = asked[0], beside.ROOT
     assert asked[:4] == [other, here, here, other]
+    assert prepared == [here, other]
     assert not other.exists()
     listed = subprocess.run(["git", "worktree", "list"], cwd=here, capture_output=True, text=True, check=True).stdout
     assert str(other) not in listed

@@ -37,12 +37,9 @@ def packages(tmp_path):
     folder = tmp_path / "packages"
     messages = folder / "game" / "share" / "locale" / "de" / "LC_MESSAGES"
     pages = folder / "handbook" / "share" / "html" / "fi-FI"
-    words, symbols = folder / "dict" / "share", folder / "cldr" / "annotations"
-    for made in (messages, pages, words, symbols):
+    words = folder / "dict" / "share"
+    for made in (messages, pages, words):
         made.mkdir(parents=True)
-    for language, name in (("en", "red apple"), ("sw", "tufaha jekundu"), ("pt", "ma\u00e7\u00e3")):
-        picture = f'<annotation cp="A">x</annotation><annotation cp="A" type="tts">{name}</annotation>'
-        (symbols / f"{language}.xml").write_text(picture, "utf8")
     (messages / "game.mo").write_bytes(catalogue(MESSAGES))
     (pages / "page.html").write_text("<p>Kissa istuu <b>katolla</b>.<pre>ls -l</pre></p><td>12 34</td>", "utf8")
     text = "mbwa /mbwa/ <n>\n1. dog, hound\npaka <n>\n\nhouse cat\n"
@@ -64,7 +61,7 @@ def test_texts_are_sorted_by_language_and_without_markup(packages, tmp_path, cap
 
 def test_translations_stand_beside_their_originals(packages, tmp_path, capsys):
     corpora.translations(packages, tmp_path / "out")
-    assert "translations.tsv: 6 lines" in capsys.readouterr().out
+    assert "translations.tsv: 5 lines" in capsys.readouterr().out
     lines = (tmp_path / "out" / "translations.tsv").read_text("utf8").splitlines()
     assert sorted(lines) == [
         "Let us go on without a sound, quickly!\tLasst uns schnell und ohne einen Laut weitergehen!",
@@ -72,7 +69,6 @@ def test_translations_stand_beside_their_originals(packages, tmp_path, capsys):
         "The dragon sleeps in its cave.\tDer Drache schläft in seiner Höhle.",
         "hound\tmbwa",
         "house cat\tpaka",
-        "red apple\ttufaha jekundu",
     ]
 
 

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from ade.errors import InputError
-from benchmarks.mutants import ROOT, method_files, mutants, try_mutants
+from benchmarks.mutants import FURTHER, files_with_tests, mutants, try_mutants
 
 SOURCE = '''
 """A module."""
@@ -51,10 +51,10 @@ def test_tests_kill_what_they_look_at(tmp_path):
         list(try_mutants(files, 1, 0, tmp_path))
 
 
-def test_the_methods_files_and_their_tests_are_there():
-    for file, tests in method_files([]).items():
-        assert (ROOT / "ade" / file).is_file(), file
-        assert all((ROOT / "tests" / test).is_file() for test in tests), file
-    assert list(method_files(["pursuit"])) == ["pursuit.py"]
-    with pytest.raises(InputError, match="none of the method's files"):
-        method_files(["nothing"])
+def test_files_are_found_with_their_tests():
+    assert files_with_tests(["pursuit"]) == {"pursuit.py": ["test_pursuit.py"]}
+    every = files_with_tests([])
+    assert every["packing/bits.py"] == ["packing/test_bits.py"]
+    assert set(FURTHER) <= set(every)
+    with pytest.raises(InputError, match="'nothing' is in the path of no file"):
+        files_with_tests(["nothing"])

@@ -23,7 +23,7 @@ from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import ROOT, Places, Run
 from benchmarks.subjects.accuracy import TEACHER
-from benchmarks.tables import Figure, Listing, digits, nbytes
+from benchmarks.tables import Figure, Table, digits, listing, nbytes
 
 ROWS, STEPS = (100_000, 1_000_000, 10_000_000), 200
 INTERVAL = 0.02  # seconds between two samples of memory
@@ -31,14 +31,14 @@ TOOLS = ("pip", "setuptools")  # of an environment itself
 Outcome = dict[str, Any]
 
 
-def install() -> Listing:
+def install() -> Table:
     """All packages that `pip install` brings, the CPU build of torch among them."""
     extras = {"ade-embeddings": "", "ade-embeddings[train]": "train"}
     rows = {name: [Run("install", {"extra": extra})] for name, extra in extras.items()}
-    return Listing("install", rows, [Figure("size", "bytes", nbytes)])
+    return listing("install", rows, [Figure("size", "bytes", nbytes)])
 
 
-def scale() -> Listing:
+def scale() -> Table:
     """`ade train` for 200 steps and `ade predict` on a CSV file: peak memory and time."""
     figures = [
         Figure("file", "file_bytes", nbytes),
@@ -47,7 +47,7 @@ def scale() -> Listing:
         Figure("predict, memory", "predict.peak_bytes", nbytes),
         Figure("rate", "predict.rows_per_second", digits(0, " rows/s")),
     ]
-    return Listing("rows", {f"{rows:,}": [Run("scale", {"rows": rows})] for rows in ROWS}, figures)
+    return listing("rows", {f"{rows:,}": [Run("scale", {"rows": rows})] for rows in ROWS}, figures)
 
 
 TABLES = (install, scale)

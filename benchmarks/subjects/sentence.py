@@ -32,7 +32,7 @@ from benchmarks.subjects.vectors import (
     titles,
     whole_encoder,
 )
-from benchmarks.tables import Figure, Listing, digits, nbytes
+from benchmarks.tables import Figure, Table, digits, listing, nbytes
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 MIN_CHARS, MAX_CHARS = 8, 1000  # of a text that is learned from
@@ -60,7 +60,7 @@ SIZE = Figure("size", "bytes", nbytes, spread=False)
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def sentence() -> Listing:
+def sentence() -> Table:
     """English, in percent: STS-B (test), labels of the nearest training texts, texts found by their titles; mean ±
     standard deviation over seeds.
     """
@@ -82,16 +82,16 @@ def sentence() -> Listing:
         Figure("title finds text, at 1", "titles.1", POINT, better=1),
         Figure("at 10", "titles.10", POINT, better=1),
     ]
-    return Listing("encoder", rows, [*figures, SIZE])
+    return listing("encoder", rows, [*figures, SIZE])
 
 
-def sentence_rates() -> Listing:
+def sentence_rates() -> Table:
     """Raw text to vector on a CPU, all encoders in turn in one process."""
     figures = [Figure("texts/s", "texts_per_second", digits(0)), Figure("one text", "ms", digits(2, " ms"))]
-    return Listing("encoder", {"": [Run("encoder_rates")]}, figures, lambda record: record["figures"])
+    return listing("encoder", {"": [Run("encoder_rates")]}, figures, parts=lambda record: record["figures"])
 
 
-def multilingual() -> Listing:
+def multilingual() -> Table:
     """Many languages, in percent: translations that are found (Tatoeba), and STS-B (test)."""
 
     def encoder(**chosen: Any) -> list[Run]:
@@ -110,7 +110,7 @@ def multilingual() -> Listing:
         Figure("STS-B, mean", mean_over("stsb", STSB), POINT, better=1),
         *(Figure(each, f"stsb.{each}", POINT) for each in STSB),
     ]
-    return Listing("encoder", rows, [*figures, SIZE])
+    return listing("encoder", rows, [*figures, SIZE])
 
 
 TABLES = (sentence, sentence_rates, multilingual)

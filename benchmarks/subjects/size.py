@@ -15,7 +15,7 @@ from benchmarks.library import Report
 from benchmarks.records import Places, Run
 from benchmarks.subjects.accuracy import ANCHORS, PAPER_STORAGE, TEACHER
 from benchmarks.subjects.quantizers import WAYS, Served
-from benchmarks.tables import Figure, Grid, Listing, digits, nbytes
+from benchmarks.tables import Figure, Table, digits, grid, listing, nbytes
 
 PAPER_SHAPE = (128_100, 768)
 MIB = 2**20
@@ -27,7 +27,7 @@ CHOOSING_ROWS, CHOOSING_ROUNDS, MAX_ANCHORS = 20_000, 4, 2_000  # for choosing t
 QUERIES = 1000  # rows whose neighbours are compared
 
 
-def in_bytes(figure: str) -> Grid:
+def in_bytes(figure: str) -> Table:
     """One figure of every method at every budget."""
 
     def run(method: str, budget: int) -> list[Run]:
@@ -35,30 +35,30 @@ def in_bytes(figure: str) -> Grid:
 
     rows = {method: {f"{mib} MiB": run(method, int(mib * MIB)) for mib in BUDGETS} for method in SWEPT}
     rows |= {method: {"any": run(method, 0)} for method in FIXED}
-    return Grid("method", rows, Figure(figure, figure, digits(3), better=1), "column")
+    return grid("method", rows, Figure(figure, figure, digits(3), better=1), compare="column")
 
 
-def size() -> Grid:
+def size() -> Table:
     """DeBERTa-v3-xsmall's table in a number of bytes, tokenizer apart: mean cosine."""
     return in_bytes("cosine")
 
 
-def size_by_frequency() -> Grid:
+def size_by_frequency() -> Table:
     """The same: mean cosine, rows weighted by their frequency in AG News."""
     return in_bytes("weighted_cosine")
 
 
-def size_worst_rows() -> Grid:
+def size_worst_rows() -> Table:
     """The same: 5th percentile of the cosine."""
     return in_bytes("cosine_p5")
 
 
-def size_neighbours() -> Grid:
+def size_neighbours() -> Table:
     """The same: of a row's ten nearest neighbours, the share that stays."""
     return in_bytes("recall_at_10")
 
 
-def compression() -> Listing:
+def compression() -> Table:
     """Codebooks of DeBERTa-v3-xsmall's table over K, tokenizer apart; at width 768 in the paper's storage."""
     figures = [
         Figure("bytes, d=384", "bytes", nbytes),
@@ -69,7 +69,7 @@ def compression() -> Listing:
         Figure("ratio at d=768", "paper_width_ratio", digits(1, "x")),
         Figure("paper's MiB", lambda figures: PAPER_STORAGE.get(figures["anchors"]), digits(2)),
     ]
-    return Listing("K", {str(k): [Run("compression", {"teacher": TEACHER, "anchors": k})] for k in ANCHORS}, figures)
+    return listing("K", {str(k): [Run("compression", {"teacher": TEACHER, "anchors": k})] for k in ANCHORS}, figures)
 
 
 TABLES = (compression, size, size_by_frequency, size_worst_rows, size_neighbours)

@@ -23,7 +23,7 @@ from benchmarks.records import Places, Run
 from benchmarks.subjects.accuracy import TEACHER, peer_run
 from benchmarks.subjects.fine_tuned import FineTuned
 from benchmarks.subjects.peers import TITLES
-from benchmarks.tables import Figure, Listing, digits
+from benchmarks.tables import Figure, Table, digits, listing
 
 BATCH, LENGTH, LARGE = 32, 128, 4096  # texts of a batch, tokens of a text, texts of a batch that fills a GPU
 VOCABULARY, DIM = 30_000, 768
@@ -46,7 +46,7 @@ Outcome = dict[str, Any]
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def of_batch(device: str) -> Listing:
+def of_batch(device: str) -> Table:
     figures = [
         Figure("parameters", "parameters", lambda value: f"{value / 1e6:.1f} M"),
         Figure("eager float32", "eager_fp32.ms", digits(3), better=-1),
@@ -56,28 +56,28 @@ def of_batch(device: str) -> Listing:
         Figure(f"by tables, {LARGE:,} texts", "large.ms", digits(3)),
     ]
     rows = {"": [Run("latency", {"device": device})]}
-    return Listing("model", rows, figures, lambda record: record["figures"]["models"])
+    return listing("model", rows, figures, parts=lambda record: record["figures"]["models"])
 
 
-def latency_cpu() -> Listing:
+def latency_cpu() -> Table:
     """Milliseconds of 32 texts of 128 tokens at width 768, random weights, on a CPU."""
     return of_batch("cpu")
 
 
-def latency_gpu() -> Listing:
+def latency_gpu() -> Table:
     """The same on a GPU; by tables: Triton, in bfloat16."""
     return of_batch("cuda")
 
 
-def costs() -> Listing:
+def costs() -> Table:
     """From a table (128,100 x 768) to a codebook (K = 700, 8 pairs); from the rows of AG News to a model."""
     rows = {f"distillation, {device}": [Run("distillation", {"device": device})] for device in DEVICES}
     for name, on in (("training without lexicon", False), ("training", True)):
         rows |= {f"{name}, {device}": [Run("training", {"device": device, "lexicon": on})] for device in DEVICES}
-    return Listing("", rows, [Figure("seconds", "seconds", digits(1))])
+    return listing("", rows, [Figure("seconds", "seconds", digits(1))])
 
 
-def throughput() -> Listing:
+def throughput() -> Table:
     """AG News's test texts, raw text to label in one process; cold: by a model that was just loaded."""
     figures = [
         Figure("texts/s, warm", "texts_per_second", digits(0)),
@@ -85,13 +85,13 @@ def throughput() -> Listing:
         Figure("one text, ms, warm", "one_ms", digits(2)),
         Figure("cold", "cold_one_ms", digits(2)),
     ]
-    return Listing("system", {"": [Run("throughput")]}, figures, lambda record: record["figures"])
+    return listing("system", {"": [Run("throughput")]}, figures, parts=lambda record: record["figures"])
 
 
-def throughput_of_peers() -> Listing:
+def throughput_of_peers() -> Table:
     """The same texts by the peers of `accuracy`, each in a process of its own."""
     rows = {TITLES[peer]: [peer_run(peer, "ag_news")] for peer in ("tfidf", "nbsvm", "fasttext", "model2vec")}
-    return Listing("peer", rows, [Figure("texts/s", "texts_per_second", digits(0))])
+    return listing("peer", rows, [Figure("texts/s", "texts_per_second", digits(0))])
 
 
 TABLES = (latency_cpu, latency_gpu, costs, throughput, throughput_of_peers)
