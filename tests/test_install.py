@@ -52,7 +52,7 @@ def light(tmp_path_factory) -> Path:
     shipped = zipfile.ZipFile(wheel).namelist()
     assert {"ade/py.typed", "ade/service/app.py", "ade/inspector/web/index.html"} <= set(shipped)
     assert [name for name in shipped if name.endswith("licenses/LICENSE")]
-    install = [*pip, "--python", folder / "new/bin/python", "install", "-c", CONSTRAINTS, wheel]
+    install = [*pip, "--python", folder / "new/bin/python", "install", "--no-compile", "-c", CONSTRAINTS, wheel]
     subprocess.run(install, check=True, env=_environment(), timeout=PATIENT)
     return folder / "new"
 
@@ -217,7 +217,7 @@ def test_the_service_needs_its_extra_alone(run, light, model, tmp_path):
     assert run("serve", model)[2] == "ade serve needs starlette: pip install 'ade-embeddings[serve]'\n"
     (wheel,) = light.parent.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", light / "bin" / "python"]
-    install = [*pip, "install", "-c", CONSTRAINTS, f"{wheel}[serve]"]
+    install = [*pip, "install", "--no-compile", "-c", CONSTRAINTS, f"{wheel}[serve]"]
     subprocess.run(install, check=True, env=_environment(), timeout=PATIENT)
 
     command = [light / "bin" / "ade", "serve", model, "--port", "0", "--json"]
