@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -62,36 +62,6 @@ def reproduce(
 
 
 @app.command()
-def measure(
-    kind: Annotated[str, typer.Argument(help="A kind of run, as latency, throughput or size.", show_default=False)],
-    setting: Annotated[list[str] | None, typer.Option("--set", help="A setting, as budget=1048576; again.")] = None,
-    data_dir: DataDir = DATA,
-    models_dir: ModelsDir = MODELS,
-    work_dir: WorkDir = WORK,
-    device: Device = "auto",
-) -> None:
-    """Make one run on this machine and print its figures; nothing is recorded."""
-    import json
-
-    from benchmarks.library import resolve_device
-    from benchmarks.records import Places, Run
-    from benchmarks.runs import KINDS, make
-
-    if kind not in KINDS:
-        raise InputError(f"no kind of run '{kind}'; there are {', '.join(KINDS)}")
-    settings: dict[str, Any] = {}
-    for each in setting or []:
-        name, _, value = each.partition("=")
-        settings[name] = json.loads(value) if value.lstrip("-").replace(".", "", 1).isdigit() else value
-    places = Places(data_dir, models_dir, work_dir, resolve_device(device).type)
-    with shown() as report:
-        _, outcome = make(Run(kind, settings), places, report)
-    if isinstance(outcome, str):
-        raise InputError(outcome)
-    print(json.dumps(outcome["figures"], indent=2))
-
-
-@app.command()
 def report(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a page is stale.")] = False,
 ) -> None:
@@ -125,15 +95,15 @@ def beside(
 
 @app.command()
 def mutants(
-    files: Annotated[list[str] | None, typer.Argument(help="Parts of their paths; all files of the method.")] = None,
+    files: Annotated[list[str] | None, typer.Argument(help="Parts of their paths; all files that have tests.")] = None,
     each: Annotated[int, typer.Option(help="Maximum mutants of a file.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Draws the mutants.")] = 0,
 ) -> None:
     """Change one operator, comparison or constant at a time: do the tests notice?"""
-    from benchmarks.mutants import method_files, try_mutants
+    from benchmarks.mutants import files_with_tests, try_mutants
 
     tried: dict[str, list[bool]] = {}
-    for file, mutant, killed in try_mutants(method_files(files or []), each, seed):
+    for file, mutant, killed in try_mutants(files_with_tests(files or []), each, seed):
         tried.setdefault(file, []).append(killed)
         if not killed:
             print(f"survived: {file}, line {mutant.line}: {mutant.what}", flush=True)

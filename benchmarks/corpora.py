@@ -1,10 +1,10 @@
 """Makes the texts that encoders of many languages learn from: `python -m benchmarks corpora texts|translations|drawn`.
 
-    apt-get download wesnoth-1.16-data fortunes-de debian-handbook libreoffice-help-fi dict-freedict-swh-eng ...
+    apt-get download wesnoth-1.16-data debian-handbook libreoffice-help-fi dict-freedict-swh-eng ...
     for each: dpkg -x PACKAGE.deb packages/PACKAGE
 
-From the unpacked packages come message catalogues (`.mo`), manuals in HTML, fortunes, FreeDict's dictionaries and names
-of symbols (CLDR). What is kept of a language is chosen by a hash of the text: the same packages give the same files.
+From the unpacked packages come message catalogues (`.mo`), manuals in HTML and FreeDict's dictionaries. What is
+kept of a language is chosen by a hash of the text: the same packages give the same files.
 """
 
 import gettext
@@ -13,7 +13,6 @@ import hashlib
 import html
 import re
 from collections.abc import Iterator, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +28,7 @@ LANGUAGES = {
     "rus": "ru", "spa": "es", "swh": "sw", "tur": "tr", "vie": "vi",
 }  # fmt: skip
 TEXTS, ENTRIES = 45_000, 12_000  # maximum texts of a language: prose and messages; dictionary entries
-PAIRS = {"messages": 60_000, "entries": 30_000, "symbols": 5_000}  # maximum translation pairs of a language
+PAIRS = {"messages": 60_000, "entries": 30_000}  # maximum translation pairs of a language
 ENTRIES_PER_WORD = 2  # translations of a headword
 
 MIN_CHARS, MAX_CHARS, MIN_LETTERS = 4, 400, 0.7  # of a text; its least fraction of letters
@@ -38,13 +37,15 @@ PROSE, ENTRY, MESSAGE = "prose", "entry", "message"
 STORIES = ("wesnoth", "kstars")  # packages whose messages are prose: dialogues, descriptions
 MARKUP = re.compile(r"<[^>]*>|\\[nt]|%[-0-9.]*[a-zA-Z]+|%\d\$?[a-z]?|\{[^}]*\}|\[[^\]]*\]|\$\w+|\w+\||[_&~]")
 CODE = re.compile(r"https?:|/\w+/|[=<>{}|\\]")
+NOT_TEXT = re.compile(r"<(pre|code|script|style|title)\b.*?</\1>", re.DOTALL | re.IGNORECASE)
+BLOCK = re.compile(r"</?(?:p|li|td|dd|dt|h[1-6]|div|table|ul|ol)\b[^>]*>", re.IGNORECASE)  # begins or ends a paragraph
+TAG = re.compile(r"<[^>]*>")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)|(?<=[\u3002\uff01\uff1f\u0964])")  # no space after the latter
 CATALOGUE = re.compile(r"/([a-z]{2})(?:_[A-Z]{2})?/LC_MESSAGES/|([a-z]{2})_[A-Z]{2}\.mo$")
 MANUAL = re.compile(r"/(?:html|help|installation-guide-\w+)/([a-z]{2})(?:[-_][A-Z]{2}|\.\w+)?/")
 OTHER_REGIONS = ("zh_TW", "zh_HK", "pt_BR", "zh-TW")
 DICTIONARY = re.compile(r"freedict-(\w+)-(\w+)\.dict\.dz$")
 HEADWORD = re.compile(r"([^/<]+?) *(?:/[^/]+/|<\w+>)")
-SYMBOL = re.compile(r'<annotation cp="([^"]+)" type="tts">([^<]+)</annotation>')
 NOT_IN_PAIRS = frozenset("()[]:^/\t")  # of notes on grammar and use, and of names inside programs
 
 WORDS, EXPONENT = 30_000, 0.5  # most frequent words of a language; exponent of their frequency when drawn
@@ -64,7 +65,7 @@ Out = Annotated[Path, typer.Argument(help="Folder to write to.", show_default=Fa
 def texts(packages: Packages, out: Out) -> None:
     """Write a file of texts for each of thirteen languages, as de.txt."""
     kind_of: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES.values()}  # language -> text -> kind
-    for source in (messages, manuals, fortunes, entries):
+    for source in (messages, manuals, entries):
         for language, kind, text in source(packages):
             kind_of[language].setdefault(text, kind)
 
@@ -80,7 +81,7 @@ def texts(packages: Packages, out: Out) -> None:
 def translations(packages: Packages, out: Out) -> None:
     """Write a file of English texts with their translations into twelve languages."""
     chosen: list[str] = []
-    for source in (translated_messages, translated_entries, translated_symbols):
+    for source in (translated_messages, translated_entries):
         lines: dict[str, set[str]] = {}  # by language
         for language, original, translated in source(packages):
             if original != translated and not NOT_IN_PAIRS & set(original + translated):
@@ -145,22 +146,10 @@ def manuals(folder: Path) -> Iterator[tuple[str, str, str]]:
         match = MANUAL.search(str(file))
         if match is None or not _is_wanted(match[1], file):
             continue
-        page = _Paragraphs()
-        page.feed(file.read_text("utf8", "ignore"))
         kind = MESSAGE if "office" in str(file) or file.suffix == ".page" else PROSE
-        yield from ((match[1], kind, text) for paragraph in page.paragraphs for text in sentences(paragraph))
-
-
-def fortunes(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Quotations, separated by lines of a percent sign."""
-    for package in sorted(folder.glob("fortunes*")):
-        language = package.name.rpartition("-")[2] if "-" in package.name else "en"
-        if language not in LANGUAGES.values():
-            continue
-        for file in sorted(package.rglob("games/fortunes/**/*")):
-            if file.is_file() and file.suffix not in (".dat", ".u8"):
-                for quotation in re.sub("\x1b\\[[0-9;]*m", "", file.read_text("utf8", "ignore")).split("\n%"):
-                    yield from ((language, PROSE, text) for text in sentences(quotation))
+        page = NOT_TEXT.sub("", file.read_text("utf8", "ignore"))
+        for paragraph in BLOCK.split(page)[1:]:
+            yield from ((match[1], kind, text) for text in sentences(TAG.sub("", paragraph)))
 
 
 def entries(folder: Path) -> Iterator[tuple[str, str, str]]:
@@ -169,38 +158,6 @@ def entries(folder: Path) -> Iterator[tuple[str, str, str]]:
         language, found = (target, parts) if parts else (source, [word])
         if language:
             yield from ((language, ENTRY, text) for part in found for text in sentences(part))
-
-
-class _Paragraphs(HTMLParser):
-    """The paragraphs of a page, without code."""
-
-    BLOCKS, CODE = ("p", "li", "td", "dd", "h1", "h2", "h3"), ("pre", "code", "script", "style")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paragraphs: list[str] = []
-        self._text: list[str] | None = None
-        self._code = 0
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self._code += tag in self.CODE
-        if tag in self.BLOCKS:
-            self._end()
-            self._text = []
-
-    def handle_endtag(self, tag: str) -> None:
-        self._code = max(0, self._code - (tag in self.CODE))
-        if tag in self.BLOCKS:
-            self._end()
-
-    def handle_data(self, data: str) -> None:
-        if self._text is not None and not self._code:
-            self._text.append(data)
-
-    def _end(self) -> None:
-        if self._text:
-            self.paragraphs.append("".join(self._text))
-        self._text = None
 
 
 def _is_wanted(language: str | None, file: Path) -> bool:
@@ -265,16 +222,6 @@ def translated_entries(folder: Path) -> Iterator[tuple[str, str, str]]:
             count += 1
             if count <= ENTRIES_PER_WORD:
                 yield (target, word, meaning) if source == "en" else (source, meaning, word)
-
-
-def translated_symbols(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """CLDR's names of symbols and pictures."""
-    for english in sorted(folder.rglob("annotations*/en.xml")):
-        english_name = dict(SYMBOL.findall(english.read_text("utf8")))
-        for language in sorted(set(LANGUAGES.values()) - {"en"}):
-            file = english.with_name(f"{language}.xml")
-            named = SYMBOL.findall(file.read_text("utf8")) if file.is_file() else []
-            yield from ((language, english_name[symbol], name) for symbol, name in named if symbol in english_name)
 
 
 # -- texts that nobody wrote -----------------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
+from benchmarks.library import write_toy
 
-WORDS, DIM, ROWS = 600, 16, 240
+TOY = (600, 16, 240, 10)  # vocabulary, dimensions, rows, words of a text
 MAX_SECONDS = 600  # after which a command hangs
 FINISHED = "already holds an earlier result"  # a kill after the last operation: all is written
 
@@ -63,26 +63,12 @@ class Undisturbed(NamedTuple):
     seconds: float
 
 
-def write_data(folder: Path, seed: int = 0) -> dict[str, Command]:
+def write_data(folder: Path) -> dict[str, Command]:
     """Write a small teacher and labelled rows; returns the commands that are run on them."""
-    from safetensors.numpy import save_file
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    generator, words = np.random.default_rng(seed), [f"w{i}" for i in range(WORDS)]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    teacher, rows = folder / "teacher", folder / "rows.csv"
-    teacher.mkdir()
-    tokenizer.save(str(teacher / "tokenizer.json"))
-    table = generator.standard_normal((WORDS + 1, DIM)).astype(np.float32)
-    save_file({"weight": table}, teacher / "embeddings.safetensors")
-
-    labels = generator.integers(0, 2, ROWS)
-    texts = [" ".join(words[i] for i in generator.integers(0, WORDS // 2, 8) + label * WORDS // 2) for label in labels]
-    rows.write_text("text,label\n" + "".join(f"{t},{n}\n" for t, n in zip(texts, labels, strict=True)), "utf8")
-
-    common = ("--teacher", str(teacher), "--device", "cpu")
-    train = ("train", str(rows), *common, "--set", "steps=40", "--set", "batch_size=16", "--json", "--resume")
+    write_toy(folder, *TOY)
+    common = ("--teacher", str(folder / "teacher"), "--device", "cpu")
+    steps = ("--set", "steps=40", "--set", "batch_size=16", "--json", "--resume")
+    train = ("train", str(folder / "rows.csv"), *common, *steps)
     return {
         "distillation": ("distill", *common, "--anchors", "20", "--pairs", "3"),
         "packed distillation": ("distill", *common, "--size", "20kB"),
@@ -124,23 +110,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def kill_at(command: Command, folder: Path, at: int) -> str:
-    """Kill a command at an operation on files; one that has fewer of them ends as usual. Returns what is wrong."""
-    status, _ = run(command, folder, at)
-    return "" if status in (0, -signal.SIGKILL) else f"status {status} at operation {at}"
-
-
-def kill_after(command: Command, folder: Path, seconds: float) -> str:
-    """Kill a command after some time."""
-    run(command, folder, seconds=seconds)
-    return ""
-
-
-def fill_disk(command: Command, folder: Path, size: int) -> str:
-    """Run a command that cannot write a file beyond `size` bytes: it ends with one line, or without an error."""
-    status, errors = run(command, folder, max_file=size)
-    ended_well = status in (0, 2) and errors.count("\n") <= 1
-    return "" if ended_well else f"status {status} where a file ends at byte {size}: {errors[-300:]}"
+def disturb(command: Command, folder: Path, at: int = -1, max_file: int = 0, seconds: float = MAX_SECONDS) -> str:
+    """Run a command that is disturbed: it is killed, or ends well, or names a full disk in one line."""
+    status, errors = run(command, folder, at, max_file, seconds)
+    ended_well = status in (0, 2) and errors.count("\n") <= 1 if max_file else status in (0, -signal.SIGKILL)
+    return "" if ended_well else f"status {status}: {errors[-300:]}"
 
 
 def trial(command: Command, whole: Undisturbed, folder: Path, disturb: Callable[[], str]) -> str:
@@ -162,17 +136,15 @@ def try_kills(kills: int, full_disks: int, seed: int) -> Iterator[tuple[str, str
     with tempfile.TemporaryDirectory() as temporary:
         folder, generator = Path(temporary), random.Random(seed)
         commands = write_data(folder)
-        wholes = {name: undisturbed(commands[name], folder / name) for name in commands}
+        wholes = {name: undisturbed(command, folder / name) for name, command in commands.items()}
         for number in range(kills + full_disks):
             name, here = list(commands)[number % len(commands)], folder / f"trial-{number}"
             command, whole = commands[name], wholes[name]
+            how: dict[str, Any]
             if number >= kills:
-                size = generator.randint(1, max(map(len, whole.files.values())))
-                what, disturb = f"files end at byte {size}", partial(fill_disk, command, here, size)
+                how = {"max_file": generator.randint(1, max(map(len, whole.files.values())))}
             elif number // len(commands) % 2:
-                seconds = generator.uniform(0, whole.seconds)
-                what, disturb = f"killed after {seconds:.2f} s", partial(kill_after, command, here, seconds)
+                how = {"seconds": generator.uniform(0, whole.seconds)}
             else:
-                at = generator.randint(1, whole.operations)
-                what, disturb = f"killed at operation {at}", partial(kill_at, command, here, at)
-            yield f"{name}, {what}", trial(command, whole, here, disturb)
+                how = {"at": generator.randint(1, whole.operations)}
+            yield f"{name}, {how}", trial(command, whole, here, partial(disturb, command, here, **how))

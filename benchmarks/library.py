@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from filelock import FileLock
-from tokenizers import Tokenizer, models
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import ade
 from ade.budget import distill_to_size, zipf
@@ -117,18 +119,9 @@ def fit(
         return ade.train(rows, **chosen)
 
 
-@contextmanager
-def cache_in(folder: Path) -> Iterator[None]:
-    """Let ade keep what it keeps in a folder of the benchmarks' own."""
-    before = os.environ.get("ADE_CACHE")
-    os.environ["ADE_CACHE"] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["ADE_CACHE"]
-        else:
-            os.environ["ADE_CACHE"] = before
+def cache_in(folder: Path) -> Any:
+    """Let ade keep what it keeps in a folder of the benchmarks' own, within a `with`."""
+    return patch.dict(os.environ, ADE_CACHE=str(folder))
 
 
 def fit_lexicon_alone(
@@ -181,6 +174,27 @@ def word_tokenizer(count: int) -> Tokenizer:
     return Tokenizer(models.WordLevel({f"w{i}": i for i in range(count)}, unk_token="w0"))
 
 
+def write_toy(folder: Path, vocabulary: int, dim: int, rows: int, words: int) -> list[str]:
+    """Write a teacher of random rows and labelled texts to learn from, `rows.csv`; returns the texts.
+
+    Words are drawn by Zipf's law from the part of the vocabulary that the label names; texts have up to `words`.
+    Nothing is taken from packages or the network, so that this runs anywhere.
+    """
+    generator, tokenizer = np.random.default_rng(0), word_tokenizer(vocabulary)
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    (folder / "teacher").mkdir()
+    tokenizer.save(str(folder / "teacher" / "tokenizer.json"))
+    table = generator.normal(size=(vocabulary, dim)).astype(np.float32)
+    save_file({"weight": table}, folder / "teacher" / "embeddings.safetensors")
+
+    labels = generator.integers(0, 4, rows)
+    drawn = np.minimum(generator.zipf(1.3, (rows, words)), vocabulary // 4) * 4 - 1 - labels[:, None]
+    texts = [" ".join(f"w{i}" for i in row[: 5 + n % (words - 5)]) for n, row in enumerate(drawn)]
+    lines = [f"{text},{label}" for text, label in zip(texts, labels, strict=True)]
+    (folder / "rows.csv").write_text("\n".join(["text,label", *lines, ""]), "utf8")
+    return texts
+
+
 def distil_random(vocabulary: int, dim: int, anchors: int, device: str, report: Report) -> None:
     """Distil a table whose rows are drawn around as many centres as there are anchors."""
     generator = torch.Generator().manual_seed(0)
@@ -194,13 +208,6 @@ def distil_random(vocabulary: int, dim: int, anchors: int, device: str, report: 
 def forward_model(folder: Path) -> Any:
     """A model as transformers loads it, for its own forward pass."""
     return ade.AdeForSequenceClassification.from_pretrained(folder, trust_remote_code=False).eval()
-
-
-def embedding_layer(codebook: ade.Codebook) -> Any:
-    """The layer of PyTorch that composes a codebook's rows."""
-    from ade.embedding import AnchorEmbedding
-
-    return AnchorEmbedding(codebook)
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------------
@@ -222,18 +229,13 @@ def sizes(model: int, tokenizer: int = 0) -> Sizes:
     return {"bytes": model + tokenizer, "model_bytes": model, "tokenizer_bytes": tokenizer}
 
 
-def all_rows(codebook: ade.Saved) -> np.ndarray:
-    """The rows (N, d) that a codebook stands for."""
-    return codebook.table.rows(np.arange(codebook.table.vocabulary))
-
-
 def packed_rows(teacher: ade.Teacher, budget: int, report: Report) -> tuple[np.ndarray, int] | None:
     """Rows of a codebook of so many bytes, and its bytes; None where none is as small."""
     try:
         codebook = distill_to_size(teacher, budget, ade.DistillationSettings(), report=report)
     except ade.InputError:
         return None
-    return all_rows(codebook), codebook.nbytes
+    return codebook.table.rows(np.arange(codebook.table.vocabulary)), codebook.nbytes
 
 
 def coded_rows(rows: np.ndarray, frequency: torch.Tensor, budget: int, report: Report) -> tuple[np.ndarray, int] | None:
@@ -255,13 +257,6 @@ def row_statistics(tokenizer: Any, weight: Any, nbytes: int, report: Report) -> 
 
     frequency = row_frequencies(tokenizer.backend_tokenizer, len(weight), report=report).numpy()
     return frequency, special_token_rows(tokenizer, weight, nbytes)
-
-
-def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> np.ndarray:
-    """How often each of `size` tokens occurs in texts."""
-    from ade.distillation import count_tokens as counted
-
-    return counted(tokenizer, texts, size).numpy()
 
 
 def load_pretrained(folder: Path) -> tuple[Any, Any]:

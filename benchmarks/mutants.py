@@ -7,7 +7,6 @@ with has survived: either no test looks there, or the change makes no difference
 """
 
 import ast
-import copy
 import os
 import random
 import shutil
@@ -25,35 +24,16 @@ ROOT = Path(__file__).parent.parent
 COPIED = ("ade", "benchmarks", "tests", "docs", "examples", "pyproject.toml", "README.md", "LICENSE")  # what tests read
 TIMEOUT = 600.0  # seconds after which the tests of a mutant count as failed: it loops
 
-# The method's own files with their tests, relative to ade/ and tests/.
-METHOD: dict[str, tuple[str, ...]] = {
-    "plain.py": ("test_plain.py", "test_paper.py"),
-    "codebook.py": ("test_codebook.py",),
-    "pursuit.py": ("test_pursuit.py",),
-    "distillation.py": ("test_distillation.py", "test_paper.py"),
-    "budget.py": ("test_budget.py",),
-    "embedding.py": ("test_embedding.py", "test_paper.py"),
-    "model.py": ("test_model.py", "test_backends.py"),
-    "lexicon.py": ("test_lexicon.py",),
-    "decision.py": ("test_decision.py",),
-    "explanation.py": ("test_explanation.py",),
-    "evaluation.py": ("test_evaluation.py",),
-    "packing/bits.py": ("packing/test_bits.py",),
-    "packing/format.py": ("packing/test_format.py",),
-    "packing/keys.py": ("packing/test_keys.py",),
-    "runtime/tables.py": ("runtime/test_tables.py", "test_backends.py"),
-    "runtime/table_scores.py": ("runtime/test_table_scores.py", "test_backends.py"),
-    "runtime/attention.py": ("runtime/test_attention.py",),
-    "training/schedule.py": ("training/test_schedule.py",),
+FURTHER = {  # tests of a file beside those that lie at its place below tests/
+    **dict.fromkeys(("plain.py", "distillation.py", "embedding.py"), "test_paper.py"),
+    **dict.fromkeys(("model.py", "runtime/tables.py", "runtime/table_scores.py"), "test_backends.py"),
 }
-
-OTHER = {  # what an operator or a comparison may become
-    "Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult", "FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult",
-    "MatMult": "Mult", "BitAnd": "BitOr", "BitOr": "BitAnd", "LShift": "RShift", "RShift": "LShift", "And": "Or",
-    "Or": "And", "Lt": "LtE GtE", "LtE": "Lt Gt", "Gt": "GtE LtE", "GtE": "Gt Lt", "Eq": "NotEq", "NotEq": "Eq",
-    "Is": "IsNot", "IsNot": "Is", "In": "NotIn", "NotIn": "In",
-}  # fmt: skip
-Change = Callable[[ast.AST], None]  # changes a node in place
+SWAPPED = "Add Sub, Mult Div, BitAnd BitOr, LShift RShift, And Or, Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn"
+PAIRS = [pair.split() for pair in SWAPPED.split(", ")]
+OTHER = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}  # what an operator becomes
+OTHER |= dict.fromkeys(("FloorDiv", "Mod", "Pow", "MatMult"), "Mult")
+NOT_RUN = (ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr)  # or whose text does not matter
+Change = Callable[[Any], None]  # changes a node in place
 
 
 @dataclass(frozen=True)
@@ -67,57 +47,54 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """Every mutant of a file: operator, comparison or constant changed, condition negated, line left out."""
-    tree = ast.parse(source)
-    number_of = {id(node): number for number, node in enumerate(ast.walk(tree))}
     made = []
-    for node in _nodes(tree):
-        for what, change in _changes(node):
-            changed = copy.deepcopy(tree)
-            twin = next(other for number, other in enumerate(ast.walk(changed)) if number == number_of[id(node)])
-            change(twin)
-            made.append(Mutant(getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(changed))))
+    for number, node in enumerate(_nodes(ast.parse(source))):
+        for choice, (what, _) in enumerate(_changes(node)):
+            tree = ast.parse(source)
+            changed = list(_nodes(tree))[number]
+            _changes(changed)[choice][1](changed)
+            made.append(Mutant(getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(tree))))
     return made
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node that is run: no annotations, no docstrings, no texts of errors, no imports."""
-    if isinstance(tree, ast.Import | ast.ImportFrom | ast.Raise | ast.JoinedStr):
+    """Every node that is run: no annotations, no texts of errors, no imports."""
+    if isinstance(tree, NOT_RUN):
         return
     yield tree
     for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns", "decorator_list"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _nodes(child)
+        if name not in ("annotation", "returns", "decorator_list"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from _nodes(child)
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[str, Change]]:
+def _changes(node: ast.AST) -> list[tuple[str, Change]]:
     """What may be changed at a node, in words and as functions that change it."""
+    found: list[tuple[str, Change]] = []
     match node:
         case ast.BinOp() | ast.BoolOp() | ast.AugAssign():
-            for name in _others(node.op):
-                yield f"{type(node.op).__name__} -> {name}", _set("op", getattr(ast, name)())
+            found += _swapped(node.op, lambda new: _set("op", new))
         case ast.Compare():
-            for name in _others(node.ops[0]):
-                yield f"{type(node.ops[0]).__name__} -> {name}", _set("ops", [getattr(ast, name)(), *node.ops[1:]])
+            found += _swapped(node.ops[0], lambda new: _set("ops", [new, *node.ops[1:]]))
         case ast.UnaryOp(op=ast.USub()):
-            yield "- -> +", _set("op", ast.UAdd())
-        case ast.Constant(value=bool() | int() | float() as value):
-            changed = (
-                not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else 2 * value or 1.0
-            )
-            yield f"{value} -> {changed}", _set("value", changed)
+            found.append(("- -> +", _set("op", ast.UAdd())))
+        case ast.Constant(value=bool() as value):
+            found.append((f"{value} -> {not value}", _set("value", not value)))
+        case ast.Constant(value=int() | float() as value):
+            found.append((f"{value} -> {value + 1}", _set("value", value + 1)))
         case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
-            yield "condition negated", _set("test", ast.UnaryOp(ast.Not(), node.test))
+            found.append(("condition negated", lambda it: setattr(it, "test", ast.UnaryOp(ast.Not(), it.test))))
     for number, statement in enumerate(getattr(node, "body", []) if isinstance(node, ast.stmt) else []):
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr) and not is_text:
-            yield f"left out: {ast.unparse(statement)[:60]}", _leave_out(number)
+            found.append((f"left out: {ast.unparse(statement)[:60]}", _leave_out(number)))
+    return found
 
 
-def _others(operator: ast.AST) -> list[str]:
-    return OTHER.get(type(operator).__name__, "").split()
+def _swapped(operator: ast.AST, change: Callable[[ast.AST], Change]) -> list[tuple[str, Change]]:
+    old = type(operator).__name__
+    return [(f"{old} -> {OTHER[old]}", change(getattr(ast, OTHER[old])()))] if old in OTHER else []
 
 
 def _set(name: str, value: Any) -> Change:
@@ -125,7 +102,7 @@ def _set(name: str, value: Any) -> Change:
 
 
 def _leave_out(number: int) -> Change:
-    return lambda node: node.body.__setitem__(number, ast.Pass())  # type: ignore[attr-defined]
+    return lambda node: node.body.__setitem__(number, ast.Pass())
 
 
 def try_mutants(
@@ -154,7 +131,7 @@ def try_mutants(
 def tests_fail(work: Path, tests: Sequence[str]) -> bool:
     """Whether a test fails or does not end in time."""
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(work), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(work), "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     try:
         done = subprocess.run(
             [*command, *(f"tests/{test}" for test in tests)],
@@ -165,9 +142,16 @@ def tests_fail(work: Path, tests: Sequence[str]) -> bool:
     return done.returncode != 0
 
 
-def method_files(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The method's files whose path contains one of these names; all of them without names."""
+def files_with_tests(names: Sequence[str]) -> dict[str, list[str]]:
+    """The files of `ade/` that have tests of their own, with these; those whose path contains one of the names."""
+    files = sorted(str(path.relative_to(ROOT / "ade")) for path in (ROOT / "ade").rglob("*.py"))
+    mirrored = {file: str(Path(file).with_name(f"test_{Path(file).name}")) for file in files}
+    tested = {
+        file: [test, *FURTHER.get(file, "").split()]
+        for file, test in mirrored.items()
+        if (ROOT / "tests" / test).is_file() and any(name in file for name in names or [""])
+    }
     for name in names:
-        if not any(name in file for file in METHOD):
-            raise InputError(f"'{name}' is none of the method's files: {', '.join(METHOD)}")
-    return {file: tests for file, tests in METHOD.items() if not names or any(name in file for name in names)}
+        if not any(name in file for file in tested):
+            raise InputError(f"'{name}' is in the path of no file of ade/ that has tests of its own")
+    return tested

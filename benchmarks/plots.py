@@ -80,7 +80,7 @@ def lines(axes: Any, found: Mapping[str, Sequence[Point]]) -> bool:
 
 
 def draw_bytes(axes: Any, book: Book) -> bool:
-    found = means(book, accuracy.chart().rows, lambda figures: figures["bytes"] / 1e6, "accuracy")
+    found = means(book, dict(accuracy.chart().cells), lambda figures: figures["bytes"] / 1e6, "accuracy")
     axes.set(xlabel="MB of all that prediction reads, tokenizer included", ylabel="accuracy on AG News, %")
     return scatter(axes, {name: (x, 100 * y) for name, (x, y) in found.items()})
 
@@ -117,17 +117,17 @@ def draw_frontier(axes: Any, book: Book, runs: Mapping[str, Sequence[Run]], heig
 
 def draw_encoder(axes: Any, book: Book) -> bool:
     axes.set(ylabel="Tatoeba, mean of 12 languages, %", ylim=(60, 93))  # a trimmed vocabulary begins below
-    return draw_frontier(axes, book, compress.frontier().rows, compress.mean_of("tatoeba"))
+    return draw_frontier(axes, book, dict(compress.frontier().cells), compress.mean_of("tatoeba"))
 
 
 def draw_decoder(axes: Any, book: Book) -> bool:
     axes.set(ylabel="perplexity of Gemma-3-270M on WikiText-2", yscale="log")
-    return draw_frontier(axes, book, compress.frontier_decoder().rows, "perplexity")
+    return draw_frontier(axes, book, dict(compress.frontier_decoder().cells), "perplexity")
 
 
 def draw_encoders(axes: Any, book: Book) -> bool:
     axes.set(xlabel="texts a second, 2 CPU cores", ylabel="STS-B (English), 100 x Spearman")
-    scores = means(book, sentence.sentence().rows, lambda figures: figures["stsb"]["test"])
+    scores = means(book, dict(sentence.sentence().cells), lambda figures: figures["stsb"]["test"])
     rates = book.of([Run("encoder_rates")])
     measured = rates[0]["figures"] if rates else {}
     found = {name: scores.get(name, scores.get(f"{name}, all texts")) for name in measured}

@@ -15,8 +15,8 @@ from benchmarks.library import Report, silent
 from benchmarks.records import Places, Record, Run
 from benchmarks.subjects import accuracy, compress, scale, sentence, service, size, speed
 from benchmarks.subjects.accuracy import ade_run, peer_run
-from benchmarks.subjects.peers import SHALLOW
-from benchmarks.tables import Grid, Table, named
+from benchmarks.subjects.peers import WITH_ENCODER
+from benchmarks.tables import Table, named
 
 SUBJECTS: tuple[ModuleType, ...] = (accuracy, size, compress, sentence, speed, service, scale)
 TABLES: list[Table] = [named(make) for subject in SUBJECTS for make in subject.TABLES]
@@ -34,18 +34,9 @@ def runs_of(table: str | None, cell: str = "") -> list[Run]:
     found: dict[str, Run] = {}
     for each in TABLES:
         if table in (None, each.name):
-            for name, runs in cells_of(each):
+            for name, runs in each.cells:
                 found |= {run.key: run for run in runs if cell in name}
     return list(found.values())
-
-
-def cells_of(table: Table) -> Iterator[tuple[str, list[Run]]]:
-    """The name and the runs of each cell of a grid, or of each row."""
-    if isinstance(table, Grid):
-        for row, columns in table.rows.items():
-            yield from ((f"{row}, {column}", list(runs)) for column, runs in columns.items())
-    else:
-        yield from ((row, list(runs)) for row, runs in table.rows.items())
 
 
 def quick() -> list[Run]:
@@ -57,7 +48,7 @@ def quick() -> list[Run]:
         ade_run("ag_news", attend="anchors", positions="each", **short),
         ade_run("ag_news", teacher=accuracy.TEACHER, size="100kB", steps=20, rows=QUICK_ROWS),
         peer_run("tfidf", "ag_news", rows=QUICK_ROWS),
-        Run("lookup", {"vocabulary": 1_000, "anchors": 50, "pairs": 4, "dim": 16}),
+        Run("distillation", {"device": "cpu", "shape": {"vocabulary": 1_000, "anchors": 50, "dim": 16}}),
         Run("service", {"data": "ag_news", "teacher": accuracy.TEACHER, "clients": [1, 4], "seconds": 0.3}),
     ]
 
@@ -69,10 +60,10 @@ def missing(runs: list[Run], known: list[Record], device: str) -> list[Run]:
 
 
 def is_made_on(run: Run, device: str) -> bool:
-    """Peers without a neural encoder, bytes and look-ups are measured on the CPU, where they would be used."""
+    """Peers without an encoder, bytes and look-ups are measured on the CPU, where they would be used."""
     if "device" in run.settings:
         return run.settings["device"] == device
-    return device == "cpu" or (run.kind in ON_GPU and run.settings.get("peer") not in SHALLOW)
+    return device == "cpu" or (run.kind in ON_GPU and run.settings.get("peer", "") in ("", *WITH_ENCODER))
 
 
 def reproduce(todo: list[Run], places: Places, folder: Path, jobs: int = 1, report: Report = silent) -> list[str]:

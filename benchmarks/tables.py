@@ -7,6 +7,7 @@ best is bold, and every one within one standard deviation of it.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from benchmarks.records import Record, Run, check_one_state
@@ -44,6 +45,7 @@ class Cell:
     text: str
     value: float | None = None
     deviation: float = 0.0
+    better: int = 0
     is_bold: bool = False
 
     def __str__(self) -> str:
@@ -51,63 +53,56 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table of one figure: rows by columns, each cell the mean of its runs."""
+class Table:
+    """Rows of cells. A grid has one figure and runs for each cell; a listing has several figures and runs for each row.
+
+    With `parts`, the rows of a listing are the parts of its records.
+    """
 
     corner: str
-    rows: Mapping[str, Mapping[str, Sequence[Run]]]
-    figure: Figure
-    compare: str = "row"  # cells of a 'row' or of a 'column' are compared with each other
+    rows: Mapping[str, Mapping[str, Sequence[Run]]]  # a listing has one column, ""
+    figures: Sequence[Figure]
+    compare: str = "column"  # cells of a 'row' or of a 'column' are compared with each other
+    parts: Callable[[Record], Mapping[str, Any]] | None = None  # label -> figures
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further rows, as the paper's
     name: str = ""
     caption: str = ""
 
     @property
-    def runs(self) -> list[Run]:
-        return [run for row in self.rows.values() for runs in row.values() for run in runs]
-
-    def lines(self, book: "Book") -> tuple[list[str], list[list[Cell]], list[list[Record]]]:
-        """Header, rows of cells with their label first, and the records of each row."""
-        columns = list(dict.fromkeys(column for row in self.rows.values() for column in row))
-        rows, used = [], []
-        for label, row in self.rows.items():
-            cells = [book.of(row.get(column, ())) for column in columns]
-            rows.append([Cell(label), *(cell_of(records, self.figure) for records in cells)])
-            used.append([record for records in cells for record in records])
-        for group in rows if self.compare == "row" else list(zip(*rows, strict=True))[1:]:
-            mark(group, self.figure.better)
-        return [self.corner, *columns], rows, used
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A table of several figures: a row for each group of runs; or for each part of each record, with `parts`."""
-
-    corner: str
-    rows: Mapping[str, Sequence[Run]]
-    figures: Sequence[Figure]
-    parts: Callable[[Record], Mapping[str, Any]] | None = None  # label -> figures
-    given: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    name: str = ""
-    caption: str = ""
+    def columns(self) -> list[str]:
+        """Titles of the columns of runs."""
+        return list(dict.fromkeys(column for row in self.rows.values() for column in row))
 
     @property
-    def runs(self) -> list[Run]:
-        return [run for runs in self.rows.values() for run in runs]
+    def cells(self) -> list[tuple[str, Sequence[Run]]]:
+        """What runs are called, and the runs."""
+        every = ((row, column, runs) for row, columns in self.rows.items() for column, runs in columns.items())
+        return [(f"{row}, {column}".removesuffix(", "), runs) for row, column, runs in every]
 
     def lines(self, book: "Book") -> tuple[list[str], list[list[Cell]], list[list[Record]]]:
         """Header, rows of cells with their label first, and the records of each row."""
-        groups: dict[str, list[Record]] = {label: book.of(runs) for label, runs in self.rows.items()}
+        groups = {label: [book.of(row.get(column, ())) for column in self.columns] for label, row in self.rows.items()}
         if self.parts is not None:
-            every = [record for records in groups.values() for record in records]
-            groups = {name: [{**each, "figures": part}] for each in every for name, part in self.parts(each).items()}
-        rows = [[Cell(label), *(cell_of(group, figure) for figure in self.figures)] for label, group in groups.items()]
-        for figure, column in zip(self.figures, list(zip(*rows, strict=True))[1:], strict=False):
-            mark(column, figure.better)
-        return [self.corner, *(figure.title for figure in self.figures)], rows, list(groups.values())
+            every = [record for (records,) in groups.values() for record in records]
+            groups = {name: [[{**each, "figures": part}]] for each in every for name, part in self.parts(each).items()}
+        rows = [
+            [Cell(label), *(cell_of(records, figure) for records in columns for figure in self.figures)]
+            for label, columns in groups.items()
+        ]
+        for group in rows if self.compare == "row" else list(zip(*rows, strict=True))[1:]:
+            mark([cell for cell in group if cell.value is not None])
+        titles = self.columns if self.columns != [""] else [figure.title for figure in self.figures]
+        return [self.corner, *titles], rows, [list(chain(*columns)) for columns in groups.values()]
 
 
-Table = Grid | Listing
+def grid(corner: str, rows: Mapping[str, Mapping[str, Sequence[Run]]], figure: Figure, **more: Any) -> Table:
+    """A table of one figure, each cell the mean of its runs; cells of a row are compared."""
+    return Table(corner, rows, [figure], **{"compare": "row", **more})
+
+
+def listing(corner: str, rows: Mapping[str, Sequence[Run]], figures: Sequence[Figure], **more: Any) -> Table:
+    """A table of several figures with a row for each group of runs, or for each part of each record."""
+    return Table(corner, {label: {"": runs} for label, runs in rows.items()}, figures, **more)
 
 
 def named(make: Callable[[], Table]) -> Table:
@@ -136,16 +131,15 @@ def cell_of(records: Sequence[Record], figure: Figure) -> Cell:
     text = figure.write(value)
     if len(values) > 1 and figure.spread:
         text += f" ± {figure.write(deviation)}"
-    return Cell(text, value, deviation)
+    return Cell(text, value, deviation, figure.better)
 
 
-def mark(cells: Sequence[Cell], better: int) -> None:
+def mark(cells: Sequence[Cell]) -> None:
     """Make the best of some cells bold, and those within one standard deviation of it."""
-    known = [cell for cell in cells if cell.value is not None]
-    if len(known) < 2 or not better:
+    if len(cells) < 2 or not cells[0].better:
         return
-    best = max(known, key=lambda cell: better * (cell.value or 0.0))
-    for cell in known:
+    best = max(cells, key=lambda cell: cell.better * (cell.value or 0.0))
+    for cell in cells:
         cell.is_bold = abs((cell.value or 0.0) - (best.value or 0.0)) <= best.deviation
 
 

@@ -37,9 +37,10 @@ settings.load_profile("ade")
 
 # Files of tests that take longest. They start first: where a worker takes a whole file, none is left alone with one.
 LONGEST = (
-    "test_ray.py", "test_examples.py", "test_install.py", "test_processes.py",
-    "test_readme.py", "test_benchmarks.py", "test_page.py", "test_main.py",
-    "test_problems.py", "test_checkpoint.py", "test_quantizer.py", "test_loop.py", "test_scikit_learn.py",
+    "test_ray.py", "test_processes.py", "test_onnx.py", "test_install.py", "test_examples.py", "test_benchmarks.py",
+    "test_benchmarks_compress.py", "test_scikit_learn.py", "test_checkpoint.py", "test_pretrained.py", "test_stop.py",
+    "test_quantizer.py", "test_page.py", "test_readme.py", "test_docs.py", "test_hugging_face.py", "test_main.py",
+    "test_sentence_transformers.py",
 )  # fmt: skip
 
 

@@ -8,38 +8,43 @@ from ade.errors import InputError
 from benchmarks import beside
 
 
-def test_both_trees_are_measured_in_turn(tmp_path, monkeypatch):
-    """With a second tree whose answers are known: it is this one, and numbers stand in for measurements."""
-    asked = []
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch):
+    monkeypatch.setattr(beside, "TOY", (600, 16, 60, 20))
 
-    def of(measure, tree, work):
+
+def test_both_trees_are_measured_in_turn(monkeypatch):
+    """With a second tree whose answers are known: it is this one, and numbers stand in for measurements."""
+    prepared, asked = [], []
+
+    def measure(tree, work, words):
         asked.append(tree)
-        assert (work / "model" / "config.json").is_file()  # made before, by that tree
         return 30.0 if tree == beside.ROOT else 20.0
 
-    monkeypatch.setattr(beside.Measure, "of", of)
-    for name, small in (("ROWS", 60), ("VALIDATION", 20), ("TEXTS", 20), ("VOCABULARY", (600, 16))):
-        monkeypatch.setattr(beside, name, small)
-    found = beside.beside("HEAD", repeats=2, steps={"cpu": (2, 4), "cuda": (2, 4)})
-    assert [row["ratio"] for row in found] == [1.5] * len(found)
+    def run_in(tree, work, *words):
+        assert (tree / "ade" / "__init__.py").is_file()
+        assert (work.parent / "rows.csv").is_file()
+        prepared.append(tree)
+
+    monkeypatch.setattr(beside, "measure", measure)
+    monkeypatch.setattr(beside, "run_in", run_in)
+    rows = beside.beside("HEAD", repeats=2, steps=(2, 4))
+    assert [row["ratio"] for row in rows] == [1.5] * 4
     other, here = asked[0], beside.ROOT
     assert asked[:4] == [other, here, here, other]
+    assert prepared == [here, other]
     assert not other.exists()
     listed = subprocess.run(["git", "worktree", "list"], cwd=here, capture_output=True, text=True, check=True).stdout
     assert str(other) not in listed
 
 
-def test_figures_of_a_tree(tmp_path, monkeypatch):
-    for name, small in (("ROWS", 60), ("VALIDATION", 20), ("TEXTS", 20), ("VOCABULARY", (600, 16))):
-        monkeypatch.setattr(beside, name, small)
+def test_figures_of_a_tree(tmp_path):
     beside.write_inputs(tmp_path)
     work = tmp_path / "here"
     work.mkdir()
     beside.run_in(beside.ROOT, work, "-c", beside.SCRIPT, "prepare", str(work), "cpu", "2", "0")
-    for measure in beside.measures(False, {"cpu": (20, 220), "cuda": (1, 2)}):
-        assert measure.of(beside.ROOT, work) > 0, measure.name
-    scores = beside.Measure("", ("scores", "cpu", "0", "0"))
-    assert scores.of(beside.ROOT, work) > 0
+    for what, words in beside.measures(work, ["cpu"], (2, 60)).items():
+        assert beside.measure(beside.ROOT, work, words) > 0, what
 
 
 def test_a_commit_that_is_not_there_is_named():

@@ -10,13 +10,14 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 import ade
+from ade.compression import frequencies
 from ade.encoders import rows as encoder_rows
 from ade.errors import InputError
 from benchmarks import library, records, runs
 from benchmarks.records import Places, Run
 from benchmarks.subjects import compress, size, vectors
 from benchmarks.subjects.quantizers import WAYS, in_groups, trimmed
-from benchmarks.subjects.sentence import first_lines, general_texts, other_encoder, texts_of_languages
+from benchmarks.subjects.sentence import general_texts, other_encoder, texts_of_languages, translation_pairs
 from tests.compression.conftest import decoder, encoder, texts  # noqa: F401
 from tests.conftest import word_tokenizer
 
@@ -44,6 +45,7 @@ def folders(tmp_path, encoder, decoder, monkeypatch):  # noqa: F811
     models.mkdir()
     (models / "multilingual-e5-small").symlink_to(encoder)
     (models / "gemma3-270m").symlink_to(decoder)
+    monkeypatch.setattr(frequencies, "FORMS", ((str, " ", 1.0, 300),))  # few words of each language's list
     monkeypatch.setattr(compress, "STSB", ("en",))
     monkeypatch.setattr(compress, "LANGUAGES", {"multilingual-e5-small": ("fin",), "gemma3-270m": ("fin",)})
     return Places(data, models, tmp_path / "work", "cpu")
@@ -101,19 +103,22 @@ def test_models_are_measured_before_and_after(folders, tmp_path, encoder):  # no
     assert record["figures"]["weights"]["after"] > record["figures"]["table"]["after"]  # the layers are in it
 
 
+def frontier(places, model, ways, results):
+    todo = [Run("frontier", {"model": model, "method": way, "size": size}) for way, size in ways.items()]
+    assert runs.reproduce(todo, places, results) == []
+    return [record["figures"] for record in records.load(results)]
+
+
 def test_a_frontier_has_every_way_in_its_bytes(folders, tmp_path):
-    ways = {compress.SOURCE: "", compress.OURS: "0.022MB", "int2": "", "trimmed vocabulary": "0.006MB"}
-    for model in ("multilingual-e5-small", "gemma3-270m"):
-        todo = [Run("frontier", {"model": model, "method": way, "size": size}) for way, size in ways.items()]
-        assert runs.reproduce(todo, folders, tmp_path / model) == []
-        source, ours, two, few = (record["figures"] for record in records.load(tmp_path / model))
-        assert max(few["bytes"], two["bytes"]) <= 6_000 + 2 * 8 * 32 < source["bytes"]
-        assert ours["bytes"] <= 22_000
-        assert ours["bits"] == pytest.approx(16 * ours["bytes"] / source["bytes"])
-        if "tatoeba" in source:
-            assert few["tatoeba"]["fin"] <= two["tatoeba"]["fin"] <= source["tatoeba"]["fin"] == 100.0
-        else:
-            assert few["perplexity"] != source["perplexity"]
+    ways = {compress.SOURCE: "", "trimmed vocabulary": "0.006MB"}
+    source, few = frontier(folders, "gemma3-270m", ways, tmp_path / "decoder")
+    assert few["perplexity"] != source["perplexity"]
+    ways |= {compress.OURS: "0.022MB", "int2": ""}
+    source, few, ours, two = frontier(folders, "multilingual-e5-small", ways, tmp_path / "encoder")
+    assert max(few["bytes"], two["bytes"]) <= 6_000 + 2 * 8 * 32 < source["bytes"]
+    assert ours["bytes"] <= 22_000
+    assert ours["bits"] == pytest.approx(16 * ours["bytes"] / source["bytes"])
+    assert few["tatoeba"]["fin"] <= two["tatoeba"]["fin"] <= source["tatoeba"]["fin"] == 100.0
 
 
 def test_rounding_errs_less_with_more_bits_and_offsets_reach_the_largest():
@@ -139,17 +144,18 @@ def test_every_way_to_squeeze_a_table_keeps_its_budget():
     """Real faiss, a table with structure: what is asked for is not overstepped, and more bytes bring more."""
     pytest.importorskip("faiss", reason="faiss is of the extra 'bench'")
     generator = torch.Generator().manual_seed(0)
-    table = torch.randn(30, 32, generator=generator)[torch.randint(30, (2000,), generator=generator)]
-    table = torch.nn.functional.normalize(table + 0.5 * torch.randn(2000, 32, generator=generator), dim=1)
-    teacher, rows = ade.Teacher("made", table, word_tokenizer([f"w{i}" for i in range(1998)])), table.numpy()
+    table = torch.randn(30, 32, generator=generator)[torch.randint(30, (1000,), generator=generator)]
+    table = torch.nn.functional.normalize(table + 0.5 * torch.randn(1000, 32, generator=generator), dim=1)
+    teacher, rows = ade.Teacher("made", table, word_tokenizer([f"w{i}" for i in range(998)])), table.numpy()
+    budgets = (25_000, 45_000)
     for method in (*size.SWEPT, *size.FIXED):
-        found = [size.serve(method, teacher, rows, budget, library.silent) for budget in (45_000, 80_000)]
-        near = [size.closeness(rows, served[0], np.ones(2000)) for served in found if served]
+        found = [size.serve(method, teacher, rows, budget, library.silent) for budget in budgets]
+        near = [size.closeness(rows, served[0], np.ones(1000)) for served in found if served]
         if method in size.SWEPT:
-            assert all(served[1] <= budget for served, budget in zip(found, (45_000, 80_000), strict=True) if served)
+            assert all(served[1] <= budget for served, budget in zip(found, budgets, strict=True) if served)
         if len(near) == 2:
             assert near[1]["cosine"] > near[0]["cosine"] - 0.01, method
-    exact = size.closeness(rows, rows, np.ones(2000))
+    exact = size.closeness(rows, rows, np.ones(1000))
     assert exact["recall_at_10"] == 1
     assert exact["cosine"] == pytest.approx(1)
     for pairs, anchors in size.plain_shapes(8 << 20, 128_100, 384):
@@ -173,7 +179,7 @@ def test_an_encoder_of_many_languages_is_distilled_and_measured(folders, monkeyp
     assert len(texts_of_languages(folders, 10)) == 11
 
     with pytest.raises(InputError, match="corpora translations"):
-        first_lines(folder / "translations.tsv", 30, tmp_path)
+        translation_pairs(folders)
     lines = "".join(f"{one}\t{other}\n" for one, other in zip(some, others, strict=True))
     (folder / "translations.tsv").write_text(lines, "utf8")
     settings = {
@@ -182,14 +188,13 @@ def test_an_encoder_of_many_languages_is_distilled_and_measured(folders, monkeyp
         "seed": 0,
         "size": "70kB",
         "steps": 3,
-        "translations": 30,
+        "translations": True,
     }
-    todo = [Run("multilingual_encoder", {**settings, "as_pairs": as_pairs}) for as_pairs in (True, False)]
-    assert runs.reproduce(todo, folders, tmp_path) == []
-    pairs, single = (record["figures"] for record in records.load(tmp_path))
-    assert (pairs["texts"], single["texts"]) == (61, 121)
-    assert pairs["bytes"] < 70_000
-    assert pairs["tatoeba"]["fin"] > 50  # of the same texts
+    assert runs.reproduce([Run("multilingual_encoder", settings)], folders, tmp_path) == []
+    figures = records.load(tmp_path)[0]["figures"]
+    assert figures["texts"] == 61
+    assert figures["bytes"] < 70_000
+    assert figures["tatoeba"]["fin"] > 50  # of the same texts
     mean, _ = other_encoder("mean of multilingual-e5-small's table", folders)
     assert mean(["word1", "word1 word1"]).shape == (2, 32)
 

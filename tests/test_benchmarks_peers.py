@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from benchmarks import records, runs
 from benchmarks.library import linear_sizes
-from benchmarks.subjects import peers
+from benchmarks.subjects import fine_tuned, peers
 from benchmarks.subjects.accuracy import peer_run
 from tests.conftest import FILLER, WORDS, word_tokenizer
 
@@ -30,6 +30,17 @@ def test_a_whole_encoder_is_fine_tuned(places, tmp_path):
     assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"]
     assert figures["model_bytes"] > 4 * 32 * 50
     assert figures["tokenizer_bytes"] > 50
+
+
+def test_frozen_vectors_are_fused_with_ngrams(places, tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn is of the extra 'bench'")
+    small_encoder(places.models_dir / "minilm-l6")
+    assert runs.reproduce([peer_run("minilm+ngrams", "ag_news", per_class=20)], places, tmp_path) == []
+    figures = records.load(tmp_path)[0]["figures"]
+    assert figures["train_rows"] == 60
+    assert figures["accuracy"] > 0.8
+    assert figures["chosen"]["weight of vectors"] < 0.5  # those of an encoder that knows nothing
+    assert figures["bytes"] > (places.models_dir / "minilm-l6" / "model.safetensors").stat().st_size
 
 
 @pytest.mark.parametrize("peer", ["tfidf", "nbsvm", "fasttext", "fasttext-ftz"])
@@ -69,10 +80,10 @@ def test_folds_spread_every_class():
 
 def test_batches_have_every_text_once_and_texts_about_as_long():
     texts = ["x" * (1 + i % 40) for i in range(400)]
-    batches = peers.shuffled_batches(texts, 16, 0)
+    batches = fine_tuned.shuffled_batches(texts, 16, 0)
     assert sorted(i for batch in batches for i in batch) == list(range(400))
     assert max(np.ptp([len(texts[i]) for i in batch]) for batch in batches) <= 3
-    assert any((one != two).any() for one, two in zip(batches, peers.shuffled_batches(texts, 16, 1), strict=True))
+    assert any((one != two).any() for one, two in zip(batches, fine_tuned.shuffled_batches(texts, 16, 1), strict=True))
 
 
 def test_the_bytes_of_a_linear_model_are_all_counted():

@@ -5,7 +5,7 @@ import pytest
 from ade.errors import InputError
 from benchmarks import plots, records, report
 from benchmarks.records import Run
-from benchmarks.tables import Book, Figure, Grid, Listing, markdown, nbytes, percent
+from benchmarks.tables import Book, Figure, grid, listing, markdown, nbytes, percent
 
 ACCURACY = Figure("accuracy", "accuracy", percent, better=1)
 SECONDS = Figure("seconds", "cost.seconds", "{:.0f}".format, better=-1)
@@ -27,7 +27,7 @@ def test_the_best_and_what_is_within_one_deviation_of_it_are_bold():
     book = Book(
         [made(run, accuracy=value) for name in rows for run, value in zip(rows[name], values[name], strict=True)]
     )
-    table = Grid("x", {"row": rows}, ACCURACY, caption="What it is.")
+    table = grid("x", {"row": rows}, ACCURACY, caption="What it is.")
     assert markdown(table, book).splitlines() == [
         "| x | best | near | far |",
         "| --- | ---: | ---: | ---: |",
@@ -35,7 +35,7 @@ def test_the_best_and_what_is_within_one_deviation_of_it_are_bold():
         "",
         "What it is. (A; recorded before identities.)",
     ]
-    alone = Grid("x", {"row": {"best": rows["best"]}}, ACCURACY)
+    alone = grid("x", {"row": {"best": rows["best"]}}, ACCURACY)
     assert "**" not in markdown(alone, book)  # nothing to be better than
 
 
@@ -47,7 +47,7 @@ def test_columns_are_compared_apart_and_less_may_be_better():
             made(rows["two"][0], accuracy=0.6, cost={"seconds": 4}),
         ]
     )
-    lines = markdown(Listing("", rows, [ACCURACY, SECONDS, Figure("size", "bytes", nbytes)]), book).splitlines()
+    lines = markdown(listing("", rows, [ACCURACY, SECONDS, Figure("size", "bytes", nbytes)]), book).splitlines()
     assert lines[0] == "|  | accuracy | seconds |"  # no size is known
     assert lines[2:4] == ["| one | 50.00 | **3** |", "| two | **60.00** | 4 |"]
     assert lines[4] == ""  # a row without records is left out
@@ -57,14 +57,14 @@ def test_parts_of_a_record_are_rows_and_given_rows_are_not_compared():
     run = Run("speed")
     book = Book([made(run, jobs=3, a={"accuracy": 0.5}, b={"accuracy": 0.25})])
     given = {"paper": ["99.00"]}
-    text = markdown(Listing("", {"": [run]}, [ACCURACY], lambda record: record["figures"], given), book)
+    text = markdown(listing("", {"": [run]}, [ACCURACY], parts=lambda record: record["figures"], given=given), book)
     assert "| a | **50.00** |\n| b | 25.00 |\n| paper | 99.00 |" in text
     assert text.endswith("(A, 3 at once; recorded before identities.)")
 
 
 def test_a_table_names_its_state_marks_old_rows_and_refuses_two_states():
     rows = {name: runs_of(name, 1) for name in ("old", "new")}
-    table = Listing("", rows, [ACCURACY])
+    table = listing("", rows, [ACCURACY])
     old, new = made(rows["old"][0], accuracy=0.5), made(rows["new"][0], "abcdef0123", accuracy=0.6)
     text = markdown(table, Book([old, new]))
     assert "| old † | 50.00 |" in text

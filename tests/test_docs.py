@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app as benchmarks
+from benchmarks.runs import TABLES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,6 +66,11 @@ NAMED = sorted(
 @pytest.mark.parametrize(("page", "name"), NAMED)
 def test_a_file_that_is_named_exists(page, name):
     assert (ROOT / name).exists(), f"{page} names {name}"
+
+
+def test_a_table_that_is_linked_exists():
+    linked = {name for page in PAGES for name in re.findall(r"results\.md#(\w+)", page.read_text("utf8"))}
+    assert linked <= {table.name for table in TABLES}
 
 
 CODE = sorted(

@@ -24,6 +24,7 @@ from ade.training.loop import fit_model
 from tests.conftest import PATIENT, topic_texts
 
 ROOT = Path(__file__).parent.parent
+SOURCES = ("ade", "pyproject.toml", "README.md", "LICENSE")  # of the wheel
 MAX_BYTES = 165e6  # of the installed packages; numpy is half of it
 CONSTRAINTS = Path(
     os.environ.get("ADE_CONSTRAINTS") or ROOT / "constraints.txt"
@@ -37,7 +38,7 @@ def light(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("install")
     source = folder / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in SOURCES[1:]:
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "ade", source / "ade", ignore=shutil.ignore_patterns("__pycache__"))
     recent = int(version("setuptools").partition(".")[0]) >= 77
@@ -49,10 +50,9 @@ def light(tmp_path_factory) -> Path:
     (wheel,) = folder.glob("*.whl")
     assert wheel.name == f"ade_embeddings-{__version__}-py3-none-any.whl"  # the version stands in one place
     shipped = zipfile.ZipFile(wheel).namelist()
-    for name in ("ade/py.typed", "ade/inspector/web/index.html"):
-        assert name in shipped
+    assert {"ade/py.typed", "ade/service/app.py", "ade/inspector/web/index.html"} <= set(shipped)
     assert [name for name in shipped if name.endswith("licenses/LICENSE")]
-    install = [*pip, "--python", folder / "new/bin/python", "install", "-c", CONSTRAINTS, wheel]
+    install = [*pip, "--python", folder / "new/bin/python", "install", "--no-compile", "-c", CONSTRAINTS, wheel]
     subprocess.run(install, check=True, env=_environment(), timeout=PATIENT)
     return folder / "new"
 
@@ -217,7 +217,7 @@ def test_the_service_needs_its_extra_alone(run, light, model, tmp_path):
     assert run("serve", model)[2] == "ade serve needs starlette: pip install 'ade-embeddings[serve]'\n"
     (wheel,) = light.parent.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", light / "bin" / "python"]
-    install = [*pip, "install", "-c", CONSTRAINTS, f"{wheel}[serve]"]
+    install = [*pip, "install", "--no-compile", "-c", CONSTRAINTS, f"{wheel}[serve]"]
     subprocess.run(install, check=True, env=_environment(), timeout=PATIENT)
 
     command = [light / "bin" / "ade", "serve", model, "--port", "0", "--json"]

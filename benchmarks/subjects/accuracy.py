@@ -10,8 +10,9 @@ import ade
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import Places, Run
-from benchmarks.subjects.peers import DEEP, SHALLOW, TITLES, FineTuned, run_peer
-from benchmarks.tables import NAMES, Figure, Grid, Listing, nbytes, percent
+from benchmarks.subjects.fine_tuned import FineTuned
+from benchmarks.subjects.peers import TITLES, run_peer
+from benchmarks.tables import NAMES, Figure, Table, grid, listing, nbytes, percent
 
 TEACHER, SMALL_TEACHER = "deberta-v3-xsmall", "wordllama"
 SEEDS = (0, 1, 2)
@@ -19,7 +20,7 @@ DATA = ("ag_news", "dbpedia_14")  # of the paper
 EVERY = (*DATA, "wordnet", "sst2", "trec", "banking77")
 ANCHORS = (100, 200, 300, 500, 700)
 SIZES = ("2.5 MB", "1.5 MB")  # of a model folder in all
-PER_CLASS = (8, 64, 512)
+PER_CLASS, FEW_PEERS = (8, 64, 512), ("tfidf", "model2vec", "minilm+ngrams")
 PLAIN: dict[str, Any] = {"lexicon": False}
 CHANGED: dict[str, dict[str, Any]] = {  # one setting changed at a time, all without lexicon
     "as it is": {},
@@ -97,28 +98,28 @@ SCORES = [
 TRAIN_ROWS = Figure("rows", "train_rows", "{:,.0f}".format, spread=False)
 
 
-def classification(data: str) -> Listing:
+def classification(data: str) -> Table:
     rows = {
         "ADE": seeds(data),
         "ADE without lexicon": seeds(data, **PLAIN),
         "ADE, preset paper": seeds(data, preset="paper"),
         "ADE, preset paper, the paper's solver, K and epochs": paper_runs(data),
         "Anchor & Transform": [anchor_and_transform_run(data)],
-        **{TITLES[peer]: [peer_run(peer, data)] for peer in (*SHALLOW, DEEP)},
+        **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
     }
     given = {}
     for name, (accuracy, f1) in PAPER_CLASSIFICATION[data].items():
         figures = (f"{accuracy:.2f}", "-" if f1 is None else f"{f1:.2f}")
         given[f"paper: {name}"] = (f"{PAPER_ROWS[data]:,}", *figures, "-", "-", "-")
-    return Listing(NAMES[data], rows, [TRAIN_ROWS, *SCORES, SIZE], given=given)
+    return listing(NAMES[data], rows, [TRAIN_ROWS, *SCORES, SIZE], given=given)
 
 
-def classification_news() -> Listing:
+def classification_news() -> Table:
     """AG News: test metrics in percent, mean ± standard deviation over seeds; bytes of all that prediction reads."""
     return classification("ag_news")
 
 
-def classification_dbpedia() -> Listing:
+def classification_dbpedia() -> Table:
     """DBpedia-14: test metrics in percent, mean ± standard deviation over seeds; bytes of all that prediction reads."""
     return classification("dbpedia_14")
 
@@ -132,27 +133,27 @@ def accuracy_rows() -> dict[str, dict[str, list[Run]]]:
                 "ADE, soft targets": seeds(data, teacher, taught="minilm-l6"),
                 "ADE without lexicon": seeds(data, teacher, **PLAIN),
                 "lexicon alone": [Run("lexicon", {"data": data, "teacher": teacher, "seed": 0})],
-                **{TITLES[peer]: [peer_run(peer, data)] for peer in (*SHALLOW, DEEP)},
+                **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
             }
     return rows
 
 
-def accuracy() -> Grid:
+def accuracy() -> Table:
     """Six data sets, two teachers: test accuracy in percent, mean ± standard deviation over seeds."""
-    return Grid("accuracy", accuracy_rows(), ACCURACY)
+    return grid("accuracy", accuracy_rows(), ACCURACY)
 
 
-def accuracy_bytes() -> Grid:
+def accuracy_bytes() -> Table:
     """Bytes of all that prediction reads, tokenizer included."""
-    return Grid("size", accuracy_rows(), SIZE)
+    return grid("size", accuracy_rows(), SIZE)
 
 
-def overview() -> Grid:
+def overview() -> Table:
     """On DeBERTa-v3-xsmall's table: test accuracy in percent, mean ± standard deviation over seeds."""
-    return Grid("accuracy", {NAMES[data]: accuracy_rows()[NAMES[data]] for data in EVERY}, ACCURACY)
+    return grid("accuracy", {NAMES[data]: accuracy_rows()[NAMES[data]] for data in EVERY}, ACCURACY)
 
 
-def chart() -> Listing:
+def chart() -> Table:
     """AG News, all trained on the same 49,612 rows: test accuracy in percent, bytes of all that prediction reads."""
     rows = accuracy_rows()
     own, small = rows[NAMES["ag_news"]], rows[f"{NAMES['ag_news']} ({SMALL_TEACHER})"]
@@ -162,28 +163,27 @@ def chart() -> Listing:
         "ADE, embedded teacher": small["ADE"],
         "ADE without lexicon": own["ADE without lexicon"],
     }
-    return Listing("", ours | {TITLES[peer]: own[TITLES[peer]] for peer in (*SHALLOW, DEEP)}, [ACCURACY, SIZE])
+    return listing("", ours | {title: own[title] for title in TITLES.values()}, [ACCURACY, SIZE])
 
 
-def few() -> Grid:
-    """AG News with few rows of each class: test accuracy in percent, mean ± standard deviation over seeds."""
-    rows = {}
-    for count in PER_CLASS:
-        peers = {
-            TITLES[peer]: [peer_run(peer, "ag_news", seed, per_class=count) for seed in SEEDS]
-            for peer in ("tfidf", "nbsvm", "model2vec")
-        }
-        rows[str(count)] = {"ADE": seeds("ag_news", per_class=count), **peers}
-    return Grid("rows of a class", rows, ACCURACY)
+def few() -> Table:
+    """Few rows of each class, drawn by the seed: test accuracy in percent, mean ± standard deviation over seeds."""
+    rows: dict[str, dict[str, list[Run]]] = {}
+    for data in EVERY:
+        for count in (*PER_CLASS, 0):
+            drawn: dict[str, Any] = {"per_class": count} if count else {}
+            peers = {TITLES[peer]: [peer_run(peer, data, seed, **drawn) for seed in SEEDS] for peer in FEW_PEERS}
+            rows[f"{NAMES[data]}, {count or 'all'}"] = {"ADE": seeds(data, **drawn), **peers}
+    return grid("rows of a class", rows, ACCURACY)
 
 
-def ablation() -> Grid:
+def ablation() -> Table:
     """One setting changed at a time, without lexicon: test accuracy in percent, one seed."""
     rows = {
         name: {NAMES[data]: [ade_run(data, **PLAIN, **change)] for data in ("ag_news", "wordnet")}
         for name, change in CHANGED.items()
     }
-    return Grid("changed", rows, ACCURACY, "column")
+    return grid("changed", rows, ACCURACY, compare="column")
 
 
 def over_anchors(data: str, **changes: Any) -> dict[str, list[Run]]:
@@ -192,7 +192,7 @@ def over_anchors(data: str, **changes: Any) -> dict[str, list[Run]]:
     return {str(k): seeds(data, **settings) for k, settings in chosen.items()}
 
 
-def sat() -> Grid:
+def sat() -> Table:
     """AG News over K, ours without lexicon: test accuracy in percent, mean ± standard deviation over seeds."""
     rows, given = {}, {}
     ours: dict[str, dict[str, Any]] = {"preset strong": PLAIN, "preset paper": {"preset": "paper"}}
@@ -201,22 +201,22 @@ def sat() -> Grid:
         rows[f"{name}, without SAT"] = over_anchors("ag_news", **settings, sat=False)
     for on, name in ((True, "paper, with SAT"), (False, "paper, without SAT")):
         given[name] = [f"{PAPER_SAT[on][k]:.2f}" for k in ANCHORS]
-    return Grid("K", rows, ACCURACY, "column", given)
+    return grid("K", rows, ACCURACY, compare="column", given=given)
 
 
-def anchors() -> Grid:
+def anchors() -> Table:
     """DBpedia-14 over K, ours without lexicon: test accuracy in percent, mean ± standard deviation over seeds."""
     given = {"paper": [f"{PAPER_ANCHORS[k]:.2f}" for k in ANCHORS]}
-    return Grid("K", {"preset strong": over_anchors("dbpedia_14", **PLAIN)}, ACCURACY, given=given)
+    return grid("K", {"preset strong": over_anchors("dbpedia_14", **PLAIN)}, ACCURACY, given=given)
 
 
-def attend() -> Listing:
+def attend() -> Table:
     """AG News, what attention reads, without lexicon: test metrics in percent, mean ± standard deviation over seeds."""
     rows = {"tokens": seeds("ag_news", **PLAIN), "anchors": seeds("ag_news", **PLAIN, attend="anchors")}
-    return Listing("attention over", rows, SCORES[:2])
+    return listing("attention over", rows, SCORES[:2])
 
 
-def gpe() -> Grid:
+def gpe() -> Table:
     """AG News, one position a word (grouped), one an anchor (each) or none, without lexicon: test accuracy in percent,
     mean ± standard deviation over seeds.
     """
@@ -225,29 +225,21 @@ def gpe() -> Grid:
         chosen = PLAIN if mode == "tokens" else {**PLAIN, "attend": mode}
         settings = {kind: chosen if kind == "grouped" else {**chosen, "positions": kind} for kind in kinds}
         rows[mode] = {kind: seeds("ag_news", **each) for kind, each in settings.items()}
-    return Grid("attention over", rows, ACCURACY)
+    return grid("attention over", rows, ACCURACY)
 
 
-def size_rows() -> dict[str, dict[str, list[Run]]]:
-    return {
+def packed() -> Table:
+    """Model folders of a size in all: test accuracy in percent, mean ± standard deviation over seeds."""
+    rows = {
         NAMES[data]: {"as it is": seeds(data), **{size: seeds(data, size=size) for size in SIZES}}
         for data in (*DATA, "wordnet", "banking77")
     }
-
-
-def packed() -> Grid:
-    """Model folders of a size in all: test accuracy in percent, mean ± standard deviation over seeds."""
-    return Grid("accuracy", size_rows(), ACCURACY)
-
-
-def packed_bytes() -> Grid:
-    """Bytes of these folders."""
-    return Grid("size", size_rows(), SIZE)
+    return grid("accuracy", rows, ACCURACY)
 
 
 TABLES = (
     classification_news, classification_dbpedia, accuracy, accuracy_bytes, few, ablation, sat, anchors, attend, gpe,
-    packed, packed_bytes,
+    packed,
 )  # fmt: skip
 
 

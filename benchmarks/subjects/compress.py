@@ -32,7 +32,7 @@ from benchmarks.subjects.vectors import (
     stsb,
     tatoeba,
 )  # fmt: skip
-from benchmarks.tables import Figure, Listing, at, digits, nbytes
+from benchmarks.tables import Figure, Table, at, digits, listing, nbytes
 
 DECODERS = ("smollm2-135m", "gemma3-270m")
 LANGUAGES = {"multilingual-e5-small": TATOEBA, "gemma3-270m": TATOEBA[:8]}  # of Tatoeba that a model is judged by
@@ -75,7 +75,7 @@ POINT, HUNDREDTH = digits(1), digits(2)
 BYTES = [Figure("size", "bytes", nbytes), Figure("bits a weight", "bits", HUNDREDTH)]
 
 
-def compress() -> Listing:
+def compress() -> Table:
     """Models before and after their embedding table is compressed: Tatoeba and STS-B in percent, perplexity."""
     sizes: dict[str, tuple[str, ...]] = {
         "multilingual-e5-small": ("12MB", "16MB", "24MB"),
@@ -107,7 +107,7 @@ def compress() -> Listing:
         Figure("after", "after.perplexity", HUNDREDTH),
         Figure("languages, times", times_of_languages, HUNDREDTH),
     ]
-    return Listing("model, table", rows, figures)
+    return listing("model, table", rows, figures)
 
 
 def frontier_rows(model: str, sizes: Mapping[str, str]) -> dict[str, list[Run]]:
@@ -118,7 +118,7 @@ def frontier_rows(model: str, sizes: Mapping[str, str]) -> dict[str, list[Run]]:
     }
 
 
-def frontier() -> Listing:
+def frontier() -> Table:
     """The table of multilingual-e5-small in many sizes: Tatoeba and English STS-B in percent."""
     sizes = {
         SOURCE: "",
@@ -129,10 +129,10 @@ def frontier() -> Listing:
         "trimmed vocabulary": "12MB 24MB 48MB",
     }
     scores = [Figure("Tatoeba, mean", mean_of("tatoeba"), POINT), Figure("STS-B", mean_of("stsb"), POINT)]
-    return Listing("way", frontier_rows("multilingual-e5-small", sizes), [*BYTES, *scores])
+    return listing("way", frontier_rows("multilingual-e5-small", sizes), [*BYTES, *scores])
 
 
-def frontier_decoder() -> Listing:
+def frontier_decoder() -> Table:
     """The table of Gemma-3-270M, head tied, in many sizes: perplexity (WikiText-2; eight languages of Tatoeba)."""
     integers = [f"int{bits}{ending}" for ending in ("", ", offsets") for bits in (2, 3, 4)]
     sizes = {
@@ -145,7 +145,7 @@ def frontier_decoder() -> Listing:
     }
     languages = Figure("of languages", lambda each: geometric_mean(each["languages"].values()), "{:,.4g}".format)
     figures = [*BYTES, Figure("perplexity", "perplexity", HUNDREDTH), languages]
-    return Listing("way", frontier_rows("gemma3-270m", sizes), figures)
+    return listing("way", frontier_rows("gemma3-270m", sizes), figures)
 
 
 TABLES = (compress, frontier, frontier_decoder)

@@ -1,8 +1,9 @@
-"""What one would use instead, trained on the same rows: TF-IDF, NB-SVM, fastText, model2vec, a whole encoder.
+"""What one would use instead, trained on the same rows: TF-IDF, NB-SVM, fastText, model2vec, MiniLM frozen or whole.
 
-TF-IDF + SVM, NB-SVM (Wang & Manning, 2012) and fastText are tuned as ADE's presets were, on training rows alone: their
+TF-IDF, NB-SVM (Wang & Manning, 2012) and fastText are tuned as ADE's presets were, on training rows alone: their
 settings are searched one after the other by cross-validation on at most `CHOOSING_ROWS` rows, the model is then trained
-on all of them, and the record keeps what was chosen. model2vec has its defaults; the encoder a customary recipe.
+on all of them, and the record keeps what was chosen; so it is with the fusion of frozen vectors and n-grams. model2vec
+has its defaults; the whole encoder a customary recipe.
 """
 
 import contextlib
@@ -19,31 +20,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ade import Dataset
 from benchmarks import library
 from benchmarks.library import Report, Sizes
 from benchmarks.records import Places
+from benchmarks.subjects.fine_tuned import FineTuned
+from benchmarks.subjects.vectors import Encode, whole_encoder
 
-SHALLOW = ("tfidf", "nbsvm", "fasttext", "fasttext-ftz", "model2vec")  # without a deep encoder
-DEEP = "minilm-l6"
+WITH_ENCODER = ("minilm+ngrams", "minilm-l6")  # those that may run on a GPU
+FUSED, DEEP = "minilm+ngrams", "minilm-l6"
 TITLES = {
-    "tfidf": "TF-IDF + SVM",
+    "tfidf": "TF-IDF + linear",
     "nbsvm": "NB-SVM",
     "fasttext": "fastText",
     "fasttext-ftz": "fastText .ftz",
     "model2vec": "model2vec",
-    "minilm-l6": "MiniLM-L6 whole",
+    FUSED: "MiniLM-L6 frozen + n-grams",
+    DEEP: "MiniLM-L6 whole",
 }
 CHOOSING_ROWS, FOLDS = 10_000, 3
 WORDS, EVERY_TOKEN = r"(?u)\b\w\w+\b", r"(?u)\b\w+\b|[^\w\s]"  # scikit-learn's own; with single characters, punctuation
 LOWER, SPLIT, UNCHANGED = "lower case", "lower case, punctuation split off", "unchanged"  # what fastText reads
 BUCKETS = 2_000_000  # fastText's default, and the most
 FEWEST = 20_000_000  # numbers in the buckets: with fewer, this build of fastText may begin with memory it did not clear
-EPOCHS, RATE, FEW = 3, 5e-5, 20_000  # of an encoder
-FEW_EPOCHS, FEW_RATE = 15, 1e-4  # the same for at most `FEW` rows
-MAX_TOKENS = 256
+STRENGTHS, MAX_ITERATIONS = (1.0, 10.0, 100.0, 1000.0), 1000  # C of the fused classifiers; of any logistic regression
 Options = dict[str, Any]
 Predict = Callable[[Sequence[str]], np.ndarray]  # raw texts -> class numbers
 
@@ -82,6 +83,8 @@ def train(name: str, rows: Dataset, places: Places, seed: int) -> Trained:
         return model2vec(rows, places.model(DEEP))
     if name == "fasttext-ftz":
         return tuned(fasttext, GRIDS["fasttext"], rows, seed, partial(fasttext, quantised=True))
+    if name == FUSED:
+        return fused(rows, whole_encoder(places.model(DEEP), places.device).encode, places.model(DEEP), seed)
     if name in GRIDS:
         return tuned({"tfidf": tfidf, "nbsvm": nbsvm, "fasttext": fasttext}[name], GRIDS[name], rows, seed)
     encoder = FineTuned(places.model(name), rows.names, places.device).fit(rows, seed)
@@ -95,6 +98,7 @@ GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # the first value of each i
         "token_pattern": (WORDS, EVERY_TOKEN),
         "characters": (False, True),
         "sublinear": (True, False),
+        "classifier": ("svm", "logistic"),
         "C": (1.0, 0.1, 0.3, 3.0, 10.0),
     },
     "nbsvm": {
@@ -132,9 +136,14 @@ def search(grid: Mapping[str, tuple[Any, ...]], score: Callable[[Options], float
     return options, best
 
 
+def choosing_rows(rows: Dataset, seed: int) -> Dataset:
+    """The rows that settings are chosen on."""
+    return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:CHOOSING_ROWS]))
+
+
 def cross_validated(fit: Fit, rows: Dataset, seed: int, options: Options) -> float:
     """Mean accuracy over the folds, of a model trained on the other folds."""
-    rows = rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:CHOOSING_ROWS]))
+    rows = choosing_rows(rows, seed)
     fold = folds(rows.labels, seed)
     accuracies = []
     for held_out in range(FOLDS):
@@ -163,22 +172,87 @@ def folds(labels: np.ndarray, seed: int) -> np.ndarray:
 # -- the peers -----------------------------------------------------------------------------------------------------
 
 
-def tfidf(rows: Dataset, seed: int, options: Options) -> Trained:
-    """TF-IDF of words and word pairs, of character n-grams where chosen, and a linear SVM."""
+def ngram_features(characters: bool = True, token_pattern: str = EVERY_TOKEN, sublinear: bool = True) -> Any:
+    """TF-IDF of words and word pairs, and of the character n-grams in words."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import FeatureUnion
+
+    shared = {"sublinear_tf": sublinear, "dtype": np.float32}
+    parts = [("words", TfidfVectorizer(ngram_range=(1, 2), token_pattern=token_pattern, **shared))]
+    if characters:
+        parts.append(("characters", TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **shared)))
+    return FeatureUnion(parts)
+
+
+def linear_model_sizes(features: Any, model: Any) -> Sizes:
+    """Bytes of a linear model over TF-IDF features: its weights, an idf for each entry, and the entries."""
+    entries = [entry for _, part in features.transformer_list for entry in part.vocabulary_]
+    return library.linear_sizes(model.coef_.size + model.intercept_.size + len(entries), entries)
+
+
+def tfidf(rows: Dataset, seed: int, options: Options) -> Trained:
+    """A linear SVM or logistic regression on TF-IDF features."""
+    from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
-    shared = {"sublinear_tf": options["sublinear"], "dtype": np.float32}
-    parts = [("words", TfidfVectorizer(ngram_range=(1, 2), token_pattern=options["token_pattern"], **shared))]
-    if options["characters"]:
-        parts.append(("characters", TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **shared)))
-    features = FeatureUnion(parts)
-    svm = LinearSVC(C=options["C"], random_state=seed).fit(features.fit_transform(rows.texts), rows.labels)
+    chosen = dict(options)
+    classifier, strength = chosen.pop("classifier"), chosen.pop("C")
+    features = ngram_features(**chosen)
+    svm = LinearSVC(C=strength, random_state=seed)
+    model = svm if classifier == "svm" else LogisticRegression(C=strength, max_iter=MAX_ITERATIONS)
+    model.fit(features.fit_transform(rows.texts), rows.labels)
+    return Trained(lambda texts: model.predict(features.transform(texts)), lambda: linear_model_sizes(features, model))
 
-    entries = [entry for _, part in parts for entry in part.vocabulary_]
-    numbers = svm.coef_.size + svm.intercept_.size + len(entries)  # an idf for each entry
-    return Trained(lambda texts: svm.predict(features.transform(texts)), lambda: library.linear_sizes(numbers, entries))
+
+def fused(rows: Dataset, encode: Encode, encoder: Path, seed: int) -> Trained:
+    """Logistic regression on frozen sentence vectors, another on n-grams, and a weighted mean of log-probabilities.
+
+    Each C, then the weight, has the least log loss on predictions out of fold.
+    """
+    from scipy.special import softmax
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+
+    def classifier(strength: float) -> Any:
+        return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS)
+
+    def inputs(texts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+        return encode(texts), list(texts)
+
+    makers = (classifier, lambda strength: make_pipeline(ngram_features(), classifier(strength)))
+    some = choosing_rows(rows, seed)
+    split = PredefinedSplit(folds(some.labels, seed))
+    strengths, logs = [], []
+    for make, given in zip(makers, inputs(some.texts), strict=True):
+        tried = {
+            strength: cross_val_predict(make(strength), given, some.labels, cv=split, method="predict_proba")
+            for strength in STRENGTHS
+        }
+        strengths.append(min(tried, key=lambda strength: log_loss(some.labels, tried[strength])))
+        logs.append(np.log(tried[strengths[-1]].clip(1e-12)))
+
+    def loss(weight: float) -> float:
+        return log_loss(some.labels, softmax(weight * logs[0] + (1 - weight) * logs[1], axis=1))
+
+    weight = min((i / 20 for i in range(21)), key=loss)
+    settings = zip(makers, strengths, inputs(rows.texts), strict=True)
+    models = [make(strength).fit(given, rows.labels) for make, strength, given in settings]
+
+    def predict(texts: Sequence[str]) -> np.ndarray:
+        by_vectors, by_ngrams = (
+            model.predict_log_proba(given) for model, given in zip(models, inputs(texts), strict=True)
+        )
+        return models[0].classes_[(weight * by_vectors + (1 - weight) * by_ngrams).argmax(1)]
+
+    def sizes() -> Sizes:
+        (features, ngrams), vectors = (each for _, each in models[1].steps), models[0]
+        weights = library.sizes(4 * (vectors.coef_.size + vectors.intercept_.size))
+        parts = (library.folder_sizes(encoder), weights, linear_model_sizes(features, ngrams))
+        return {name: sum(part[name] for part in parts) for name in weights}
+
+    return Trained(predict, sizes, {"weight of vectors": weight, "C": strengths})
 
 
 def nbsvm(rows: Dataset, seed: int, options: Options) -> Trained:
@@ -276,75 +350,3 @@ def model2vec(rows: Dataset, encoder: Path) -> Trained:
             return library.folder_sizes(Path(out))
 
     return Trained(lambda texts: np.array([int(label) for label in model.predict(list(texts))]), sizes)
-
-
-class FineTuned:
-    """A Hugging Face encoder with a classification head, trained whole: a peer, and a teacher of soft targets."""
-
-    def __init__(self, source: Path, names: Sequence[str], device: str) -> None:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
-        with library.quiet():
-            self.tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-            self.model: Any = AutoModelForSequenceClassification.from_pretrained(
-                source, num_labels=len(names), dtype=torch.float32, trust_remote_code=False, **labels
-            )
-        self.device = library.resolve_device(device)
-        self.model.to(self.device)
-
-    def fit(self, rows: Dataset, seed: int, report: Report = library.silent) -> "FineTuned":
-        """The customary recipe: AdamW, a short warm-up, linear decay; more epochs at a higher rate for few rows."""
-        size, epochs, rate = (64, EPOCHS, RATE) if len(rows) > FEW else (32, FEW_EPOCHS, FEW_RATE)
-        batches = [batch for epoch in range(epochs) for batch in shuffled_batches(rows.texts, size, seed + epoch)]
-        torch.manual_seed(seed)
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.01, fused=True)
-        self.model.train()
-        for step, batch in enumerate(batches):
-            factor = min((step + 1) / (0.06 * len(batches)), (len(batches) - step) / (0.94 * len(batches)))
-            optimizer.param_groups[0]["lr"] = rate * factor
-            scores = self._scores([rows.texts[i] for i in batch])
-            loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(rows.labels[batch]).to(self.device))
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            report("fine-tune", step + 1, len(batches), {})
-        self.model.eval()
-        return self
-
-    def _scores(self, texts: Sequence[str]) -> torch.Tensor:
-        batch = self.tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS, padding=True, return_tensors="pt")
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            return self.model(**batch.to(self.device)).logits.float()
-
-    @torch.inference_mode()
-    def predict(self, texts: Sequence[str]) -> np.ndarray:
-        """Class numbers of raw texts."""
-        order = np.argsort([len(text) for text in texts], kind="stable")
-        parts = [self._scores([texts[i] for i in order[start : start + 64]]) for start in range(0, len(order), 64)]
-        labels = np.empty(len(texts), np.int64)
-        labels[order] = torch.cat(parts).argmax(1).cpu().numpy()
-        return labels
-
-    def sizes(self) -> Sizes:
-        """Bytes of the folder that `save` writes."""
-        with tempfile.TemporaryDirectory() as out:
-            self.save(Path(out) / "model")
-            return library.folder_sizes(Path(out) / "model")
-
-    def save(self, folder: Path) -> None:
-        """Write a folder that transformers can load."""
-        with library.quiet(), library.new_folder(folder, {"config.json"}) as draft:
-            self.model.save_pretrained(draft)
-            self.tokenizer.save_pretrained(draft)
-
-
-def shuffled_batches(texts: Sequence[str], size: int, seed: int) -> list[np.ndarray]:
-    """Row numbers in random order, texts of a batch about as long: sorted within pools of many batches."""
-    lengths, generator = np.array([len(text) for text in texts]), np.random.default_rng(seed)
-    order, pool = generator.permutation(len(texts)), 50 * size
-    pools = [order[start : start + pool] for start in range(0, len(order), pool)]
-    ordered = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in pools])
-    batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    return [batches[i] for i in generator.permutation(len(batches))]

@@ -13,15 +13,17 @@ import venv
 from collections.abc import Mapping
 from itertools import cycle, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NamedTuple
+
+import psutil
 
 from ade import Dataset, InputError
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import ROOT, Places, Run
 from benchmarks.subjects.accuracy import TEACHER
-from benchmarks.tables import Figure, Listing, digits, nbytes
+from benchmarks.tables import Figure, Table, digits, listing, nbytes
 
 ROWS, STEPS = (100_000, 1_000_000, 10_000_000), 200
 INTERVAL = 0.02  # seconds between two samples of memory
@@ -29,14 +31,14 @@ TOOLS = ("pip", "setuptools")  # of an environment itself
 Outcome = dict[str, Any]
 
 
-def install() -> Listing:
+def install() -> Table:
     """All packages that `pip install` brings, the CPU build of torch among them."""
     extras = {"ade-embeddings": "", "ade-embeddings[train]": "train"}
     rows = {name: [Run("install", {"extra": extra})] for name, extra in extras.items()}
-    return Listing("install", rows, [Figure("size", "bytes", nbytes)])
+    return listing("install", rows, [Figure("size", "bytes", nbytes)])
 
 
-def scale() -> Listing:
+def scale() -> Table:
     """`ade train` for 200 steps and `ade predict` on a CSV file: peak memory and time."""
     figures = [
         Figure("file", "file_bytes", nbytes),
@@ -45,18 +47,17 @@ def scale() -> Listing:
         Figure("predict, memory", "predict.peak_bytes", nbytes),
         Figure("rate", "predict.rows_per_second", digits(0, " rows/s")),
     ]
-    return Listing("rows", {f"{rows:,}": [Run("scale", {"rows": rows})] for rows in ROWS}, figures)
+    return listing("rows", {f"{rows:,}": [Run("scale", {"rows": rows})] for rows in ROWS}, figures)
 
 
 TABLES = (install, scale)
 
 
 class Measured(NamedTuple):
-    """What a command took, and what it printed."""
+    """What a command took."""
 
     seconds: float
     peak_bytes: int
-    out: str
 
 
 def run_scale(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
@@ -84,40 +85,30 @@ def work_folder(places: Places) -> Path:
 
 
 def measured(*words: Any, cache: Path | None = None) -> Measured:
-    """Run a module with Python and sample the memory of the process and of its children."""
+    """Run a module with Python and sample its memory."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))}
     environment |= {"ADE_PROGRESS": "0"} | ({"ADE_CACHE": str(cache)} if cache is not None else {})
     command, peak, began = [sys.executable, "-m", *map(str, words)], 0, time.perf_counter()
-    with TemporaryDirectory() as folder, open(f"{folder}/out", "w+") as out, open(f"{folder}/errors", "w+") as errors:
-        process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
+    with TemporaryFile("w+") as errors:
+        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         while process.poll() is None:
-            peak = max(peak, sum(map(anonymous_bytes, with_children(process.pid))))
+            peak = max(peak, anonymous_bytes(process))
             time.sleep(INTERVAL)
         seconds = time.perf_counter() - began
-        out.seek(0)
         errors.seek(0)
         if process.returncode:
             raise InputError(f"{' '.join(command[2:5])} failed: {errors.read()[-150:]}")
-        return Measured(seconds, peak, out.read())
+        return Measured(seconds, peak)
 
 
-def with_children(process: int) -> list[int]:
-    """A process and those that it started."""
-    try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:  # it has ended, or this is no Linux
-        return [process]
-    return [process, *(each for child in children for each in with_children(int(child)))]
-
-
-def anonymous_bytes(process: int) -> int:
+def anonymous_bytes(process: Any) -> int:
     """Anonymous memory of a process; 0 where it has ended."""
     try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
+        memory = process.memory_info()
+    except psutil.Error:
         return 0
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+    return memory.rss - memory.shared
 
 
 def write_csv(file: Path, rows: Dataset, count: int) -> None:

@@ -11,12 +11,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import ade
 from benchmarks import library
@@ -24,22 +22,21 @@ from benchmarks.corpora import DRAWN, TRANSLATIONS
 from benchmarks.library import Report
 from benchmarks.records import Places, Record, Run
 from benchmarks.subjects.vectors import (
-    PREFIX,
     STSB,
     TATOEBA,
     Encode,
-    encode_by,
     nearest_label,
     stsb,
     stsb_pairs,
     tatoeba,
     titles,
+    whole_encoder,
 )
-from benchmarks.tables import Figure, Listing, digits, nbytes
+from benchmarks.tables import Figure, Table, digits, listing, nbytes
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
 MIN_CHARS, MAX_CHARS = 8, 1000  # of a text that is learned from
-MAX_TOKENS, BATCH = 256, {"cpu": 32, "cuda": 256}  # of a whole encoder
+MAX_TOKENS = 256  # whose rows are averaged
 TEACHER, MANY_TEACHER = "minilm-l6", "multilingual-e5-small"
 SOME = 100_000  # texts, of all that there are
 STATIC = ("MiniLM-L6", "model2vec of MiniLM-L6, 256", "wordllama, 256", "mean of MiniLM-L6's table")
@@ -53,7 +50,7 @@ MANY: dict[str, dict[str, Any]] = {
     "ADE, one layer, 24 MB": {"size": "24MB", "epochs": 4},
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4},
 }
-PAIRS = {"translations": 1_000_000, "batch_size": 1024, "learning_rate": 0.006}  # more lines than there are
+PAIRS = {"translations": True, "batch_size": 1024, "learning_rate": 0.006}
 REPEATS, TIMED_TEXTS, SLOW_TEXTS, RATE_TEXTS = 5, 8192, 512, 20_000
 Outcome = dict[str, Any]
 
@@ -63,7 +60,7 @@ SIZE = Figure("size", "bytes", nbytes, spread=False)
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def sentence() -> Listing:
+def sentence() -> Table:
     """English, in percent: STS-B (test), labels of the nearest training texts, texts found by their titles; mean ±
     standard deviation over seeds.
     """
@@ -85,16 +82,16 @@ def sentence() -> Listing:
         Figure("title finds text, at 1", "titles.1", POINT, better=1),
         Figure("at 10", "titles.10", POINT, better=1),
     ]
-    return Listing("encoder", rows, [*figures, SIZE])
+    return listing("encoder", rows, [*figures, SIZE])
 
 
-def sentence_rates() -> Listing:
+def sentence_rates() -> Table:
     """Raw text to vector on a CPU, all encoders in turn in one process."""
     figures = [Figure("texts/s", "texts_per_second", digits(0)), Figure("one text", "ms", digits(2, " ms"))]
-    return Listing("encoder", {"": [Run("encoder_rates")]}, figures, lambda record: record["figures"])
+    return listing("encoder", {"": [Run("encoder_rates")]}, figures, parts=lambda record: record["figures"])
 
 
-def multilingual() -> Listing:
+def multilingual() -> Table:
     """Many languages, in percent: translations that are found (Tatoeba), and STS-B (test)."""
 
     def encoder(**chosen: Any) -> list[Run]:
@@ -105,9 +102,6 @@ def multilingual() -> Listing:
 
     rows = {name: encoder(**chosen) for name, chosen in MANY.items()}
     rows |= {f"{name}, with translation pairs": encoder(**chosen, **PAIRS) for name, chosen in MANY.items()}
-    first, few = next(iter(MANY)), {"texts": 500, "translations": 25_000}  # so few that two cores suffice
-    for name, as_pairs in (("60,000 texts", False), ("60,000 texts, with translation pairs", True)):
-        rows[f"{first}, {name}"] = encoder(**{**MANY[first], **few}, as_pairs=as_pairs)
     for name in (MANY_TEACHER, f"mean of {MANY_TEACHER}'s table"):
         rows[name] = [Run("static_encoder", {"encoder": name})]
     figures = [
@@ -116,7 +110,7 @@ def multilingual() -> Listing:
         Figure("STS-B, mean", mean_over("stsb", STSB), POINT, better=1),
         *(Figure(each, f"stsb.{each}", POINT) for each in STSB),
     ]
-    return Listing("encoder", rows, [*figures, SIZE])
+    return listing("encoder", rows, [*figures, SIZE])
 
 
 TABLES = (sentence, sentence_rates, multilingual)
@@ -132,14 +126,10 @@ def run_english(settings: Mapping[str, Any], places: Places, report: Report) -> 
 
 
 def run_many(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Distil an encoder on text of many languages and measure it."""
-    texts, lines = texts_of_languages(places, settings["texts"]), settings.get("translations", 0)
-    with tempfile.TemporaryDirectory() as work:
-        pairs = [first_lines(places.data("multilingual") / TRANSLATIONS, lines, Path(work))] if lines else []
-        if not settings.get("as_pairs", True):  # the same texts in the same order, as if nothing was known of them
-            texts += [text for line in pairs[0].read_text("utf8").splitlines() for text in line.split("\t")]
-            pairs = []
-        encoder, outcome = distilled(settings, places, texts, report, pairs)
+    """Distil an encoder on text of many languages, and on translation pairs where its settings say so; measure it."""
+    texts = texts_of_languages(places, settings["texts"])
+    pairs = [translation_pairs(places)] if settings.get("translations") else []
+    encoder, outcome = distilled(settings, places, texts, report, pairs)
     return {**many_tasks(encoder.encode, places), **outcome, "texts": len(texts)}
 
 
@@ -147,33 +137,16 @@ def distilled(
     settings: Mapping[str, Any], places: Places, texts: Iterable[str], report: Report, pairs: Sequence[Path] = ()
 ) -> tuple[Any, Outcome]:
     """An encoder of a run's settings; its bytes and the seconds it took."""
-    apart = ("teacher", "texts", "translations", "as_pairs")
+    apart = ("teacher", "texts", "translations")
     chosen = {name: value for name, value in settings.items() if name not in apart}
     folder = places.model(settings["teacher"])
-    teacher = whole_encoder(folder, places.device, PREFIX.get(settings["teacher"], ""))
+    teacher = whole_encoder(folder, places.device)
     with tempfile.TemporaryDirectory() as work, library.cache_in(places.work / "cache"):
         out, began = Path(work) / "encoder", time.perf_counter()
         encoder = ade.distill_encoder(teacher, [], table=folder, texts=texts, translations=pairs, out=out,
                                       progress=report, device=places.device, **chosen)  # fmt: skip
         seconds = time.perf_counter() - began
         return encoder, {"bytes": library.folder_sizes(out)["bytes"], "seconds": seconds}
-
-
-def whole_encoder(folder: Path, device: str, prefix: str = "") -> ade.SentenceTeacher:
-    """A sentence encoder by transformers alone: the mean of its last hidden states."""
-    from transformers import AutoModel, AutoTokenizer
-
-    with library.quiet():
-        model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    model.to(library.resolve_device(device)).eval()
-    size = BATCH.get(device, 32)
-
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        return encode_by(model, tokenizer, texts, prefix, MAX_TOKENS, size)
-
-    identity = f"{folder.name}, mean, float32, {prefix}"
-    return ade.SentenceTeacher(folder.name, identity, model.config.hidden_size, encode)
 
 
 def english_tasks(encode: Encode, places: Places) -> Outcome:
@@ -202,8 +175,7 @@ def other_encoder(name: str, places: Places) -> tuple[Encode, int]:
     """An encoder that one would use instead, as it comes, and its bytes."""
     folder = places.model(MANY_TEACHER if MANY_TEACHER in name else TEACHER)
     if name in ("MiniLM-L6", MANY_TEACHER):
-        prefix = PREFIX.get(name, "")
-        return whole_encoder(folder, places.device, prefix).encode, library.folder_sizes(folder)["bytes"]
+        return whole_encoder(folder, places.device).encode, library.folder_sizes(folder)["bytes"]
     if not name.startswith("model2vec"):
         return mean_of("wordllama" if name.startswith("wordllama") else folder)
 
@@ -299,13 +271,12 @@ def texts_of_languages(places: Places, count: int) -> list[str]:
     return [line for file in files for line in file.read_text("utf8").splitlines()[: count or None]]
 
 
-def first_lines(file: Path, count: int, work: Path) -> Path:
-    """A file with so many of the first lines of another."""
+def translation_pairs(places: Places) -> Path:
+    """The file of texts and their translations."""
+    file = places.data("multilingual") / TRANSLATIONS
     if not file.is_file():
         raise ade.InputError(f"{file}: missing; python -m benchmarks corpora translations makes it")
-    with open(file, encoding="utf8") as lines:
-        (work / file.name).write_text("".join(islice(lines, count)), "utf8")
-    return work / file.name
+    return file
 
 
 KINDS = {

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import Places, Record, Run
-from benchmarks.tables import Figure, Listing, digits
+from benchmarks.tables import Figure, Table, digits, listing
 
 CLIENTS, SECONDS = (1, 8, 64), 3.0
 TEXTS, REPEATS, MAX_REQUESTS = 2000, 3, 30_000
@@ -34,7 +34,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 }  # flags of the service
 
 
-def service() -> Listing:
+def service() -> Table:
     """Requests of one text to `ade serve`, from clients on the same machine that ask again at once."""
 
     def parts(record: Record) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def service() -> Listing:
         Figure("p50", "p50_ms", digits(1, " ms")),
         Figure("p99", "p99_ms", digits(1, " ms")),
     ]
-    return Listing("clients", {"": [Run("service")]}, figures, parts)
+    return listing("clients", {"": [Run("service")]}, figures, parts=parts)
 
 
 TABLES = (service,)

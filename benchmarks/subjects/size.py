@@ -9,12 +9,13 @@ import torch
 from torch.nn import functional as F
 
 import ade
+from ade.distillation import count_tokens
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import Places, Run
 from benchmarks.subjects.accuracy import ANCHORS, PAPER_STORAGE, TEACHER
 from benchmarks.subjects.quantizers import WAYS, Served
-from benchmarks.tables import Figure, Grid, Listing, digits, nbytes
+from benchmarks.tables import Figure, Table, digits, grid, listing, nbytes
 
 PAPER_SHAPE = (128_100, 768)
 MIB = 2**20
@@ -26,7 +27,7 @@ CHOOSING_ROWS, CHOOSING_ROUNDS, MAX_ANCHORS = 20_000, 4, 2_000  # for choosing t
 QUERIES = 1000  # rows whose neighbours are compared
 
 
-def in_bytes(figure: str) -> Grid:
+def in_bytes(figure: str) -> Table:
     """One figure of every method at every budget."""
 
     def run(method: str, budget: int) -> list[Run]:
@@ -34,30 +35,30 @@ def in_bytes(figure: str) -> Grid:
 
     rows = {method: {f"{mib} MiB": run(method, int(mib * MIB)) for mib in BUDGETS} for method in SWEPT}
     rows |= {method: {"any": run(method, 0)} for method in FIXED}
-    return Grid("method", rows, Figure(figure, figure, digits(3), better=1), "column")
+    return grid("method", rows, Figure(figure, figure, digits(3), better=1), compare="column")
 
 
-def size() -> Grid:
+def size() -> Table:
     """DeBERTa-v3-xsmall's table in a number of bytes, tokenizer apart: mean cosine."""
     return in_bytes("cosine")
 
 
-def size_by_frequency() -> Grid:
+def size_by_frequency() -> Table:
     """The same: mean cosine, rows weighted by their frequency in AG News."""
     return in_bytes("weighted_cosine")
 
 
-def size_worst_rows() -> Grid:
+def size_worst_rows() -> Table:
     """The same: 5th percentile of the cosine."""
     return in_bytes("cosine_p5")
 
 
-def size_neighbours() -> Grid:
+def size_neighbours() -> Table:
     """The same: of a row's ten nearest neighbours, the share that stays."""
     return in_bytes("recall_at_10")
 
 
-def compression() -> Listing:
+def compression() -> Table:
     """Codebooks of DeBERTa-v3-xsmall's table over K, tokenizer apart; at width 768 in the paper's storage."""
     figures = [
         Figure("bytes, d=384", "bytes", nbytes),
@@ -68,7 +69,7 @@ def compression() -> Listing:
         Figure("ratio at d=768", "paper_width_ratio", digits(1, "x")),
         Figure("paper's MiB", lambda figures: PAPER_STORAGE.get(figures["anchors"]), digits(2)),
     ]
-    return Listing("K", {str(k): [Run("compression", {"teacher": TEACHER, "anchors": k})] for k in ANCHORS}, figures)
+    return listing("K", {str(k): [Run("compression", {"teacher": TEACHER, "anchors": k})] for k in ANCHORS}, figures)
 
 
 TABLES = (compression, size, size_by_frequency, size_worst_rows, size_neighbours)
@@ -95,7 +96,7 @@ def run_size(settings: Mapping[str, Any], places: Places, report: Report) -> dic
     """One method at one budget: bytes, and how close the rows stay; nothing but 0 bytes where it cannot be kept."""
     teacher = ade.load_teacher(library.teacher_path(places, settings["teacher"]))
     texts = library.load_split(places, settings.get("corpus", "ag_news"), "train").texts
-    frequency = library.count_tokens(teacher.tokenizer, texts, len(teacher.table))
+    frequency = count_tokens(teacher.tokenizer, texts, len(teacher.table)).numpy()
     rows = F.normalize(teacher.table.float(), dim=1).numpy()
     began = time.perf_counter()
     served = serve(settings["method"], teacher, rows, settings["budget"], report)
@@ -136,7 +137,7 @@ def plain_pairs(teacher: ade.Teacher, rows: np.ndarray, budget: int, report: Rep
     pairs, anchors = max(shapes, key=cosine) if len(shapes) > 1 else shapes[0]
     codebook = ade.distill(teacher, ade.DistillationSettings(anchors=anchors, pairs=pairs), report=report)
     assert isinstance(codebook.table, ade.Codebook)
-    return library.all_rows(codebook), codebook.table.paper_nbytes
+    return codebook.table.rows(np.arange(len(rows))), codebook.table.paper_nbytes
 
 
 def plain_shapes(budget: int, count: int, dim: int) -> list[tuple[int, int]]:

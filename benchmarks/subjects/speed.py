@@ -1,4 +1,4 @@
-"""How long things take, side by side in one process: batches, texts, look-ups, distillation, training.
+"""How long things take, side by side in one process: batches, texts, distillation, training.
 
 Where nothing else is said a model has learned nothing: that does not change its speed. A run on a GPU has
 `"device": "cuda"` in its settings and is another run than that on a CPU.
@@ -21,16 +21,15 @@ from benchmarks import library
 from benchmarks.library import Ragged, Report
 from benchmarks.records import Places, Run
 from benchmarks.subjects.accuracy import TEACHER, peer_run
+from benchmarks.subjects.fine_tuned import FineTuned
 from benchmarks.subjects.peers import TITLES
-from benchmarks.tables import Figure, Listing, digits, nbytes
+from benchmarks.tables import Figure, Table, digits, listing
 
 BATCH, LENGTH, LARGE = 32, 128, 4096  # texts of a batch, tokens of a text, texts of a batch that fills a GPU
 VOCABULARY, DIM = 30_000, 768
 LIMIT, WHOLE = "tokenizer alone", "MiniLM-L6 fp32, PyTorch"
 SLOW, ONE, PAUSE = 256, 64, 0.5  # texts for slow systems; tokens of the single text; seconds between systems
 DISTILLED = {"vocabulary": 128_100, "dim": 768, "anchors": 700}
-LOOKUPS = {"projection": "anchors and pairs", "two_stage": "two stages", "flat_table": "flat table",
-           "nn_embedding": "plain table"}  # fmt: skip
 DEVICES = ("cpu", "cuda")
 REPEATS, FEW_STEPS = 3, 300  # of timed runs; of a model whose lexicon is timed
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,7 +46,7 @@ Outcome = dict[str, Any]
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def of_batch(device: str) -> Listing:
+def of_batch(device: str) -> Table:
     figures = [
         Figure("parameters", "parameters", lambda value: f"{value / 1e6:.1f} M"),
         Figure("eager float32", "eager_fp32.ms", digits(3), better=-1),
@@ -57,28 +56,28 @@ def of_batch(device: str) -> Listing:
         Figure(f"by tables, {LARGE:,} texts", "large.ms", digits(3)),
     ]
     rows = {"": [Run("latency", {"device": device})]}
-    return Listing("model", rows, figures, lambda record: record["figures"]["models"])
+    return listing("model", rows, figures, parts=lambda record: record["figures"]["models"])
 
 
-def latency_cpu() -> Listing:
+def latency_cpu() -> Table:
     """Milliseconds of 32 texts of 128 tokens at width 768, random weights, on a CPU."""
     return of_batch("cpu")
 
 
-def latency_gpu() -> Listing:
+def latency_gpu() -> Table:
     """The same on a GPU; by tables: Triton, in bfloat16."""
     return of_batch("cuda")
 
 
-def costs() -> Listing:
+def costs() -> Table:
     """From a table (128,100 x 768) to a codebook (K = 700, 8 pairs); from the rows of AG News to a model."""
     rows = {f"distillation, {device}": [Run("distillation", {"device": device})] for device in DEVICES}
     for name, on in (("training without lexicon", False), ("training", True)):
         rows |= {f"{name}, {device}": [Run("training", {"device": device, "lexicon": on})] for device in DEVICES}
-    return Listing("", rows, [Figure("seconds", "seconds", digits(1))])
+    return listing("", rows, [Figure("seconds", "seconds", digits(1))])
 
 
-def throughput() -> Listing:
+def throughput() -> Table:
     """AG News's test texts, raw text to label in one process; cold: by a model that was just loaded."""
     figures = [
         Figure("texts/s, warm", "texts_per_second", digits(0)),
@@ -86,30 +85,16 @@ def throughput() -> Listing:
         Figure("one text, ms, warm", "one_ms", digits(2)),
         Figure("cold", "cold_one_ms", digits(2)),
     ]
-    return Listing("system", {"": [Run("throughput")]}, figures, lambda record: record["figures"])
+    return listing("system", {"": [Run("throughput")]}, figures, parts=lambda record: record["figures"])
 
 
-def throughput_of_peers() -> Listing:
+def throughput_of_peers() -> Table:
     """The same texts by the peers of `accuracy`, each in a process of its own."""
     rows = {TITLES[peer]: [peer_run(peer, "ag_news")] for peer in ("tfidf", "nbsvm", "fasttext", "model2vec")}
-    return Listing("peer", rows, [Figure("texts/s", "texts_per_second", digits(0))])
+    return listing("peer", rows, [Figure("texts/s", "texts_per_second", digits(0))])
 
 
-def lookup() -> Listing:
-    """4,096 tokens composed on a CPU: milliseconds, and the bytes that must be held."""
-    shapes = [(count, 500, 8) for count in (1_000, 8_000, 32_000)] + [(8_000, k, 8) for k in (100, 2_000)]
-    shapes += [(8_000, 500, pairs) for pairs in (2, 32)]
-    rows = {
-        f"{n:,} / {k:,} / {p}": [Run("lookup", {"vocabulary": n, "anchors": k, "pairs": p, "dim": 64})]
-        for n, k, p in shapes
-    }
-    figures = []
-    for way, title in LOOKUPS.items():
-        figures += [Figure(title, f"{way}.ms", digits(3)), Figure("bytes", f"{way}.bytes", nbytes)]
-    return Listing("vocabulary / K / k", rows, figures)
-
-
-TABLES = (latency_cpu, latency_gpu, costs, throughput, throughput_of_peers, lookup)
+TABLES = (latency_cpu, latency_gpu, costs, throughput, throughput_of_peers)
 
 # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -247,36 +232,9 @@ def rates_of(make: Callable[[], Callable[[list[str]], Any]], texts: list[str], o
 
 def _whole(folder: Path) -> Callable[[list[str]], Any]:
     """A whole encoder in float32."""
-    from benchmarks.subjects.peers import FineTuned
-
     encoder = FineTuned(folder, "abcd", "cpu")
     encoder.model.eval()
     return encoder.predict
-
-
-def run_lookup(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """4,096 tokens composed in four ways: time, and the bytes that must be held."""
-    count, k, pairs, dim = (settings[name] for name in ("vocabulary", "anchors", "pairs", "dim"))
-    generator = torch.Generator().manual_seed(0)
-    anchors = torch.randn(k, dim, generator=generator)
-    index = torch.rand(count, k, generator=generator).topk(pairs, 1).indices  # (N, k)
-    beta = torch.randn(count, pairs, generator=generator)
-    counts = np.full(count, pairs)
-    book = ade.Codebook(anchors.numpy(), index.flatten().numpy(), beta.flatten().numpy(), counts)
-    layer, every = library.embedding_layer(book), torch.arange(count)
-    transform = torch.zeros(count, k).scatter_(1, index, beta)  # (N, K): Anchor & Transform's matrix
-    flat = anchors[index].flatten(1)  # (N, k d): the paper's stage 2 table
-    table = nn.Embedding.from_pretrained(layer.compose(every).detach())
-    ids = torch.randint(count, (4096,), generator=generator)
-    ways: dict[str, tuple[Callable[[], object], int]] = {
-        "projection": (lambda: layer(ids), sum(array.nbytes for array in book.stored()[1].values())),
-        "two_stage": (lambda: transform[ids] @ anchors, 4 * (transform.numel() + anchors.numel())),
-        "flat_table": (lambda: (flat[ids].view(-1, pairs, dim) * beta[ids].unsqueeze(2)).sum(1),
-                       4 * (flat.numel() + beta.numel())),
-        "nn_embedding": (lambda: table(ids), 4 * table.weight.numel()),
-    }  # fmt: skip
-    with torch.inference_mode():
-        return {name: {**timed(work, "cpu"), "bytes": held} for name, (work, held) in ways.items()}
 
 
 def run_distillation(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
@@ -302,7 +260,6 @@ def run_training(settings: Mapping[str, Any], places: Places, report: Report) ->
 KINDS = {
     "latency": run_latency,
     "throughput": run_throughput,
-    "lookup": run_lookup,
     "distillation": run_distillation,
     "training": run_training,
 }

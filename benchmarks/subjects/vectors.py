@@ -3,18 +3,21 @@
 import csv
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.library import load_split, unit
+from ade import SentenceTeacher
+from benchmarks.library import load_split, quiet, resolve_device, unit
 from benchmarks.records import Places
 
 TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")
 STSB = ("de", "en", "es", "fr", "ru", "zh")
 CHOSEN_ON = 200  # first pairs of each language of Tatoeba: settings are chosen on them, the others are the test
-MAX_TOKENS = 128
+MAX_TOKENS, WHOLE_MAX_TOKENS = 128, 256  # of a text; of a text that a whole encoder reads as a teacher or peer
+BATCH = {"cpu": 32, "cuda": 256}  # of a whole encoder
 PREFIX = {"multilingual-e5-small": "query: "}  # what a model was trained to read before a text
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 
@@ -35,6 +38,23 @@ def encode_by(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = ""
     vectors = np.empty((len(texts), parts[0].shape[1]), np.float32)
     vectors[order] = np.concatenate(parts)
     return unit(vectors)
+
+
+def whole_encoder(folder: Path, device: str) -> SentenceTeacher:
+    """A sentence encoder by transformers alone: the mean of its last hidden states."""
+    from transformers import AutoModel, AutoTokenizer
+
+    with quiet():
+        model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model.to(resolve_device(device)).eval()
+    prefix, size = PREFIX.get(folder.name, ""), BATCH.get(device, 32)
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return encode_by(model, tokenizer, texts, prefix, WHOLE_MAX_TOKENS, size)
+
+    identity = f"{folder.name}, mean, float32, {prefix}"
+    return SentenceTeacher(folder.name, identity, model.config.hidden_size, encode)
 
 
 def tatoeba(encode: Encode, places: Places, languages: Sequence[str] = TATOEBA, rows: int = 0) -> dict[str, float]:
