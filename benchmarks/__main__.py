@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from ade.errors import InputError
 from ade.progress import shown
 from benchmarks import corpora
+from benchmarks.encoder import texts
 
 app = typer.Typer(
     name="python -m benchmarks",
@@ -22,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(corpora.app, name="corpora")
+app.add_typer(texts.app, name="encoder")
 DataDir = Annotated[Path, typer.Option(help="Folder with ag_news, dbpedia_14 and the other data sets.")]
 ModelsDir = Annotated[Path, typer.Option(help="Folder with deberta-v3-xsmall, minilm-l6 and the other models.")]
 WorkDir = Annotated[Path, typer.Option(help="Folder for what is kept between runs.")]

@@ -1,0 +1,1 @@
+"""The corpus of the English encoder that comes with the package."""
