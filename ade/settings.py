@@ -207,13 +207,13 @@ class CompressionSettings:
     """Settings of `compress`: how the embedding table of another model is packed."""
 
     size: str = field(
-        default="", metadata={"help": "bytes of the packed table, as 12MB; by default a sixteenth of those in float32"}
+        default="", metadata={"help": "bytes of the packed tables, as 12MB; by default a sixteenth of those in float32"}
     )
     head: Literal["tied", "input", "both"] = field(
         default="tied",
         metadata={
             "help": "tied: one packed table for input and output where the model ties them, else the input alone; "
-            "input: the input alone; both: an untied output table too, in as many bytes again"
+            "input: the input alone; both: an untied output table too, in the same bytes"
         },
     )
     max_loss: str = field(
@@ -232,9 +232,9 @@ class CompressionSettings:
         _need(self.tune_steps >= 1, "tune_steps", "at least 1", self.tune_steps)
         _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
 
-    def nbytes(self, rows: int, dim: int) -> int:
-        """The bytes that a table of this shape may take."""
-        return parse_size(self.size) if self.size else 4 * rows * dim // 16
+    def nbytes(self, numbers: int) -> int:
+        """The bytes that tables of so many numbers may take together."""
+        return parse_size(self.size) if self.size else 4 * numbers // 16
 
 
 STRONG = TrainingSettings()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
-    from ade.compression.report import CompressionReport
+    from ade.compression.compress import CompressionReport
     from ade.folder import Saved
     from ade.teachers import Teacher
 
@@ -252,7 +252,7 @@ def compress(
 
 
 def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:
-    from ade.compression.report import GENERATED, ROUGH
+    from ade.compression.compress import GENERATED, ROUGH
 
     sizes = display.plain_table(str(out), "before", "after", "")
     for name, pair in (("table", result.table), ("weights", result.weights), ("folder", result.folder)):

@@ -1,11 +1,12 @@
 """`ade.compress`: a Hugging Face model -> the same model with its embedding table in codes, in a folder of its own.
 
-Load, count how often rows are used, code the table, tune it where there is text for it, put it into the model, measure
-on held-out text, and write the folder.
+Load, count how often rows are used, code the table (and those that a model has beside it, as a row of every layer for
+each token), tune it where there is text for it, put it into the model, measure on held-out text, and write the folder.
 """
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
@@ -17,12 +18,11 @@ from torch import Tensor, nn
 from ade.coded_layer import PackedTable
 from ade.compression import outputs
 from ade.compression.checkpoint import load_model, read_json, source_folder, transformer_folder, write_folder
-from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.coder import CoderSettings, SourceTable, encode_tables
 from ade.compression.frequencies import best_known, generated_texts, row_frequencies
 from ade.compression.outputs import body_of, is_decoder, token_ids
 from ade.compression.quantizer import replace_tables
-from ade.compression.replacement import find_tables
-from ade.compression.report import GENERATED, HELD_OUT, CompressionReport
+from ade.compression.replacement import find_tables, modules_sharing, tables_beside
 from ade.compression.tuning import MAX_TOKENS, tune
 from ade.data.records import texts_of
 from ade.devices import resolve_device
@@ -38,10 +38,52 @@ LANGUAGES = 8  # whose words are generated text where there is no corpus
 GROWTH = 1.25  # bytes are multiplied by this until the loss is small enough
 REPORT = "compression.json"
 OUTPUT_TEXTS, INPUT_TEXTS = 100, 800  # for the metrics of a decoder's output and of an encoder's input
+NOISE_TEXTS = 32  # that show which of several tables counts more
 EXACT_SHARE = 0.05  # maximum share of the bytes for special tokens, whose rows stay exact
 ENCODER = {"exponent": 0.5, "plain_share": 0.2}  # of the coder: rare words decide what a text is about
 DECODER = {"exponent": 0.6, "plain_share": 0.03}  # scores of all rows are compared, and few directions decide them
+HELD_OUT, GENERATED = "held-out text", "generated text"  # what a loss is measured on
+ROUGH = "Generated text is words drawn by their frequencies, on which models often lose less than on real text."
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    """Bytes and losses, before and after."""
+
+    source: str
+    table: Mapping[str, int]  # bytes: before, after
+    weights: Mapping[str, int]
+    folder: Mapping[str, int]
+    measure: str  # what `loss` is
+    loss: Mapping[str, float]  # percent, by file or language
+    measured_on: str = HELD_OUT
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss over files or languages, in percent; NaN where there was no text."""
+        return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+    def card(self) -> str:
+        """Return the section of the model card."""
+        lines = [
+            "\n## Compressed table\n",
+            f"The embedding table of {self.source}, packed by `ade compress`; everything else is unchanged. "
+            "`import ade` before loading it.\n",
+            "| | before | after | |\n| --- | ---: | ---: | ---: |",
+        ]
+        for name, size in (("table", self.table), ("weights", self.weights), ("folder", self.folder)):
+            before, after = size["before"], size["after"]
+            lines.append(f"| {name} | {before / 1e6:.1f} MB | {after / 1e6:.1f} MB | {before / after:.1f}x |")
+        lines.append(f"\n| {self.measured_on} | {self.measure}, percent |\n| --- | ---: |")
+        lines += [f"| {name} | {loss:.2f} |" for name, loss in self.loss.items()]
+        lines += [f"\n{ROUGH}"] if self.measured_on == GENERATED else []
+        return "\n".join([*lines, ""])
 
 
 def compress(
@@ -121,19 +163,17 @@ class _Job:
         while True:
             model, tokenizer = load_model(self.folder)
             model.to(resolve_device(self.settings.device))
-            weights, dtype = self._weights(model), model.dtype
+            dims = self._tables(model)
+            weights, dtype = {name: model.get_submodule(name).weight.detach() for name in dims}, model.dtype
             if model.device.type == "cpu" or self.tuning:
                 nn.Module.float(model)  # half precision is several times as slow on a CPU, and gradients vanish in it
-            rows, dim = next(iter(weights.values())).shape
-            size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
+            size = int(size * GROWTH) if size else self.settings.nbytes(sum(map(Tensor.numel, weights.values())))
             if frequencies is None or before is None:
-                frequencies = self._frequencies(tokenizer, rows)
+                frequencies = self._frequencies(tokenizer, max(map(len, weights.values())))
                 texts = texts or generated_texts(best_known(tokenizer.backend_tokenizer, self.languages, LANGUAGES))
                 before = outputs.outputs_of(model, tokenizer, texts, self.report)
 
-            tables = {
-                name: self._coded(model, tokenizer, name, weight, frequencies, size) for name, weight in weights.items()
-            }
+            tables = self._coded(model, tokenizer, weights, dims, frequencies, size)
             replace_tables(model, tables, tie_head=self.settings.head != "input")
             loss = outputs.losses(model, before, outputs.outputs_of(model, tokenizer, texts, self.report))
             worst, nbytes = max(loss.values(), default=0.0), sum(weight.nbytes for weight in weights.values())
@@ -144,15 +184,15 @@ class _Job:
             if size * GROWTH > nbytes:
                 raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
 
-    def _weights(self, model: Any) -> dict[str, Tensor]:
-        """Return the tables to code, by the names of their modules."""
+    def _tables(self, model: Any) -> dict[str, int]:
+        """Return the modules whose tables are coded, and the lengths of the rows they are coded in."""
         tables = find_tables(model)
-        names = [tables.input]
+        dims = {tables.input: model.get_submodule(tables.input).embedding_dim, **tables_beside(model)}
         if self.settings.head == "both":
             if tables.head is None or tables.tied:
                 raise InputError("--head both is for models with an output table of their own; this one has none")
-            names.append(tables.head)
-        return {name: model.get_submodule(name).weight.detach() for name in names}
+            dims[tables.head] = model.get_submodule(tables.head).in_features
+        return dims
 
     def _frequencies(self, tokenizer: Any, rows: int) -> Tensor:
         """Return the mean of the expected frequencies of rows over files of texts, which count the same."""
@@ -161,28 +201,49 @@ class _Job:
         return torch.stack([row_frequencies(backend, rows, f, self.languages, self.report) for f in files]).mean(0)
 
     def _coded(
-        self, model: Any, tokenizer: Any, name: str, weight: Tensor, frequencies: Tensor, size: int
-    ) -> PackedTable:
-        """Code a table, and tune it where there is text for it."""
-        tables, body, decoder = find_tables(model), body_of(model), is_decoder(model)
-        scored = decoder and (name == tables.head or (tables.tied and self.settings.head != "input"))
-        metric = None
-        if scored:
-            metric = outputs.output_metric(body, self._example_ids(tokenizer, OUTPUT_TEXTS))
-        elif not decoder:
-            ids, layer = self._example_ids(tokenizer, INPUT_TEXTS), model.get_submodule(name)
-            metric = outputs.input_metric(body, layer, ids, self.settings.seed, self.report)
-        settings = CoderSettings(size, self.settings.seed, **(DECODER if decoder else ENCODER))
-        special = special_token_rows(tokenizer, weight, size)
-        table = encode_table(weight.cpu(), frequencies, special, settings, metric, self.report)
-        if not self.tuning or name != tables.input:
-            return table
+        self,
+        model: Any,
+        tokenizer: Any,
+        weights: Mapping[str, Tensor],
+        dims: Mapping[str, int],
+        frequencies: Tensor,
+        size: int,
+    ) -> dict[str, PackedTable]:
+        """Code the tables in `size` bytes, and tune that of the input where there is text for it."""
+        tables, body, decoder, seed = find_tables(model), body_of(model), is_decoder(model), self.settings.seed
+        tied = tables.tied and self.settings.head != "input"
+        readers = {}
+        for name in weights:
+            shared = (other for other in modules_sharing(model, name) if other != tables.head or tied)
+            readers[name] = [model.get_submodule(each) for each in (name, *shared)]
+        importance = dict.fromkeys(weights, 1.0)
+        if len(weights) > 1:
+            importance = outputs.importance(model, readers, dims, self._example_ids(tokenizer, NOISE_TEXTS), seed)
 
-        files = [[ids[:MAX_TOKENS] for ids in token_ids(tokenizer, texts)] for texts in self.tuning]
-        ids = balanced([[row for row in rows if len(row) > 1] for rows in files])
-        layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
-        steps, seed = self.settings.tune_steps, self.settings.seed
-        return tune(body, layers, table, ids, weight if scored else None, steps, seed, self.report)
+        total, sources = sum(map(Tensor.numel, weights.values())), []
+        for name, weight in weights.items():
+            dim, slices = dims[name], weight.shape[1] // dims[name]
+            scored, metric = decoder and (name == tables.head or (tied and name == tables.input)), None
+            if scored:
+                metric = outputs.output_metric(body, self._example_ids(tokenizer, OUTPUT_TEXTS))
+            elif not decoder:
+                ids, layer = self._example_ids(tokenizer, INPUT_TEXTS), model.get_submodule(name)
+                metric = outputs.input_metric(body, layer, ids, dim, seed, self.report)
+            special = special_token_rows(tokenizer, weight, size * weight.numel() // total)
+            exact = [row * slices + number for row in special for number in range(slices)]
+            frequency = frequencies[: len(weight)].repeat_interleave(slices)
+            sources.append(SourceTable(weight.cpu().reshape(-1, dim), frequency, exact, metric, importance[name]))
+        settings = CoderSettings(size, seed, **(DECODER if decoder else ENCODER))
+        packed = dict(zip(weights, encode_tables(sources, settings, self.report), strict=True))
+
+        if self.tuning:
+            files = [[ids[:MAX_TOKENS] for ids in token_ids(tokenizer, texts)] for texts in self.tuning]
+            ids = balanced([[row for row in rows if len(row) > 1] for rows in files])
+            layers = [layer for layer in readers[tables.input] if isinstance(layer, nn.Embedding)]
+            original = weights[tables.input] if decoder and tied else None
+            table, steps = packed[tables.input], self.settings.tune_steps
+            packed[tables.input] = tune(body, layers, table, ids, original, steps, seed, self.report)
+        return packed
 
     def _example_ids(self, tokenizer: Any, most: int) -> list[list[int]]:
         """Return the ids of texts like those to come: of the corpus, or of generated ones in many languages."""

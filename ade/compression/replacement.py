@@ -10,6 +10,7 @@ from torch import nn
 
 from ade.coded_layer import PackedTable
 from ade.compression.head import Packed, PackedEmbedding, packed_module
+from ade.compression.outputs import body_of
 from ade.errors import InputError
 
 Ties = list[tuple[Any, dict[str, str]]]  # models and the tied weights they declared before
@@ -43,6 +44,37 @@ def find_tables(model: Any) -> Tables:
     if getattr(output, "out_features", None) != embedding.num_embeddings:
         output = None  # some models name a layer before it, as DeBERTa's newer head does
     return Tables(name, names.get(id(output)), modules_sharing(model, name))
+
+
+@torch.inference_mode()
+def tables_beside(model: Any) -> dict[str, int]:
+    """Return the embeddings beside the input that token ids are looked up in, and how long the rows to code are.
+
+    The model is run once to see which ids each embedding is given: positions and kinds of tokens are no token ids. A
+    table that has every layer's input for each token is coded in slices of one layer.
+    """
+    ids = torch.tensor([[7, 3, 5, 4, 6]], device=model.device)
+    readers: dict[nn.Module, None] = {}
+
+    def seen(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if torch.equal(inputs[0].flatten(), ids.flatten()):
+            readers[module] = None
+
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    hooks = [module.register_forward_pre_hook(seen) for module in embeddings]
+    try:
+        body_of(model)(input_ids=ids, attention_mask=torch.ones_like(ids))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+    tables, length = find_tables(model), getattr(model.config.get_text_config(), "hidden_size_per_layer_input", None)
+    beside = {}
+    for name, module in model.named_modules():
+        if module in readers and name not in (tables.input, *tables.shared):
+            dim = module.embedding_dim
+            beside[name] = length if length and dim % length == 0 else dim
+    return beside
 
 
 def modules_sharing(model: Any, name: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from ade.coded_layer import PackedTable, TrainableTable
 from ade.compression.head import PackedEmbedding
-from ade.compression.outputs import padded
+from ade.compression.outputs import distance, hidden_states, padded
 from ade.devices import tf32
 from ade.errors import InputError
 from ade.files import cache_folder, new_file
@@ -72,9 +72,9 @@ def tune(
     try:
         with tf32(device):
             for step, (ids, mask) in enumerate(_batches(texts, steps, seed, device, start), start):
-                target = _states(body, ids, mask)
+                target = hidden_states(body, ids, mask)
                 with rows_from(trained, layers):
-                    states = _states(body, ids, mask)
+                    states = hidden_states(body, ids, mask)
                 if candidates is None or original is None:
                     loss = distance(states, target, mask)
                 else:
@@ -116,18 +116,6 @@ def rows_from(table: PackedTable, layers: Sequence[nn.Embedding]) -> Iterator[No
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _states(body: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-    states: Tensor = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-    return states
-
-
-def distance(states: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """One minus the cosine of hidden states (B, T, d): mean over tokens, plus that of their means over a text."""
-    tokens = 1 - F.cosine_similarity(states[mask], target[mask], dim=1).mean()
-    share = mask[..., None] / mask.sum(1).clamp(min=1)[:, None, None]
-    return tokens + 1 - F.cosine_similarity((states * share).sum(1), (target * share).sum(1), dim=1).mean()
 
 
 def _divergence(

@@ -15,7 +15,7 @@ from transformers import logging
 from ade.coded_layer import PackedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.quantizer import replace_tables
-from ade.compression.replacement import find_tables
+from ade.compression.replacement import find_tables, tables_beside
 
 ROWS, DIM = 301, 64  # an odd vocabulary
 logging.set_verbosity_error()
@@ -43,6 +43,8 @@ GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+LAYERED = GROUPED | {"head_dim": 16, "vocab_size_per_layer_input": ROWS, "hidden_size_per_layer_input": 16}
+LAYERED |= {"layer_types": ["sliding_attention", "full_attention"]}
 MODELS = {  # class of the model, class of its config, settings
     "bert": ("BertModel", "BertConfig", COMMON),
     "bert-mlm": ("BertForMaskedLM", "BertConfig", COMMON),
@@ -67,6 +69,13 @@ MODELS = {  # class of the model, class of its config, settings
     "llama-untied": ("LlamaForCausalLM", "LlamaConfig", GROUPED | {"tie_word_embeddings": False}),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED | {"tie_word_embeddings": True}),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED | {"head_dim": 16}),
+    "gemma3n": (
+        "Gemma3nForCausalLM",
+        "Gemma3nTextConfig",
+        LAYERED
+        | {"vocab_size_per_layer_input": 290, "laurel_rank": 8, "altup_num_inputs": 2, "num_kv_shared_layers": 0},
+    ),
+    "gemma4": ("Gemma4ForCausalLM", "Gemma4TextConfig", LAYERED | {"global_head_dim": 16}),
     "phi-bias": ("PhiForCausalLM", "PhiConfig", COMMON),
     "opt": ("OPTForCausalLM", "OPTConfig", COMMON | {"ffn_dim": 64, "word_embed_proj_dim": DIM}),
     "t5": ("T5ForConditionalGeneration", "T5Config", T5),
@@ -100,13 +109,16 @@ def tables() -> tuple[PackedTable, PackedTable]:
 
 @pytest.fixture
 def pack(tables) -> Callable[..., Any]:
-    """Put packed tables into a model: one for the input, and another for a head of its own."""
+    """Put packed tables into a model: one for the input, others for a head of its own and for tables beside them."""
 
     def put(model: Any, **options: Any) -> Any:
         found = find_tables(model)
         chosen = {found.input: copy.deepcopy(tables[0])}
         if found.head and not found.tied:
             chosen[found.head] = copy.deepcopy(tables[1])
+        for name, dim in tables_beside(model).items():
+            rows = model.get_submodule(name).weight.detach().reshape(-1, dim)
+            chosen[name] = encode_table(rows, torch.ones(len(rows)), [0, 1, 5], CoderSettings(2 * rows.numel()))
         replace_tables(model, chosen, **options)
         return model
 

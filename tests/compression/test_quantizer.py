@@ -28,7 +28,9 @@ def load(folder, **options):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
 
 
-@pytest.mark.parametrize("kind", ["llama", "llama-untied", "gemma3", "gpt2", "phi-bias", "t5", "bart"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "llama-untied", "gemma3", "gemma3n", "gemma4", "gpt2", "phi-bias", "t5", "bart"]
+)
 def test_greedy_decoding_equals_that_of_the_dequantised_model(kind, pack, tmp_path):
     model = pack(tiny_model(kind, tmp_path))
     whole = copy.deepcopy(model).dequantize()

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from ade.compression.quantizer import replace_tables
-from ade.compression.replacement import closest, find_tables
+from ade.compression.replacement import closest, find_tables, tables_beside
 from ade.errors import InputError
 from tests.compression.conftest import DIM, MODELS, ROWS, outputs, tiny_model
 
@@ -28,6 +28,12 @@ def test_tables_are_found(kind, expected, pack, tmp_path):
     assert (found.input, found.head, set(found.shared)) == (*expected[:2], set(expected[2]))
     assert found.tied == (found.head in expected[2])
     assert find_tables(pack(model)) == found  # and again, coded
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta-mlm", "gpt2", "opt", "t5", "bart", "gemma3", "gemma3n", "gemma4"])
+def test_other_tables_of_tokens_are_found_and_positions_left_alone(kind, tmp_path):
+    layered = {"model.embed_tokens_per_layer": 16} if kind in ("gemma3n", "gemma4") else {}
+    assert tables_beside(tiny_model(kind, tmp_path)) == layered
 
 
 def test_what_does_not_fit_is_refused(tables):

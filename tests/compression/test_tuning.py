@@ -5,8 +5,8 @@ import torch
 import transformers
 
 from ade.compression.coder import CoderSettings, encode_table
-from ade.compression.outputs import body_of, padded
-from ade.compression.tuning import Candidates, checkpoint_of, distance, rows_from, tune
+from ade.compression.outputs import body_of, distance, padded
+from ade.compression.tuning import Candidates, checkpoint_of, rows_from, tune
 from ade.errors import InputError
 
 SHAPE = {
