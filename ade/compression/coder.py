@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ade.codebook import ENTRIES, Stage, TableShape
 from ade.coded_layer import PackedTable
+from ade.data.texts import GrowingArray
 from ade.errors import InputError
 from ade.progress import Report, silent
 from ade.runtime.threads import cores
@@ -31,7 +33,7 @@ SHARED_SAMPLE = 65_536  # pieces that it sees for a shared book
 TRIED = 16_384  # rows from which the worth of each stage is estimated
 ROUNDS = 10  # of k-means
 CHUNK = 2048  # rows compared with a book per product, which then stays in the cache
-BLOCK = 16_384  # rows of the table rotated per product
+BLOCK = 16_384  # rows of the table that are rotated, and coded, together
 FREQUENCY_FLOOR = 0.05  # of the mean frequency: no row counts less
 PLAIN_SHARE = 0.5  # of the plain squared error beside a metric
 EXPONENT = 0.75  # of the frequency: the text it was counted in is not the text to come
@@ -222,7 +224,10 @@ def _encode(plan: _Plan, price: float, seed: int, report: Report) -> PackedTable
 
     order = rows.coded[torch.argsort(depths[rows.coded], descending=True, stable=True)]
     order = order[: shape.stages[0].rows if shape.stages else 0]
-    residual = torch.cat([torch.empty(0, rows.dim), *(rows.rotated(block) for block in order.split(BLOCK))])  # (n, d)
+    rotated = GrowingArray(np.float32)  # memory-mapped where it is large
+    for block in order.split(BLOCK):
+        rotated.add(rows.rotated(block).numpy())
+    residual = torch.from_numpy(rotated.array()).view(-1, rows.dim)  # (n, d)
     for number, stage in enumerate(shape.stages):
         report("code", number, len(shape.stages), {})
         book, scale, codes = _code(
@@ -259,13 +264,14 @@ def _code(
     entries = book * scale  # (pieces, ENTRIES, width)
     codes = torch.empty(pieces, len(residual), dtype=torch.uint8)
 
-    def encode(piece: int) -> None:
-        part = residual[:, piece * stage.width : (piece + 1) * stage.width]
+    def encode(start: int, piece: int) -> None:
+        part = residual[start : start + BLOCK, piece * stage.width : (piece + 1) * stage.width]
         nearest = assign(part.contiguous(), entries[piece])
-        codes[piece] = nearest
+        codes[piece, start : start + BLOCK] = nearest
         part -= entries[piece][nearest]
 
-    _in_threads(encode, pieces)
+    for start in range(0, len(residual), BLOCK):
+        _in_threads(partial(encode, start), pieces)
     return book, scale, codes
 
 

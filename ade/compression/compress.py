@@ -162,11 +162,13 @@ class _Job:
         size, frequencies, texts, before = 0, None, self.held_out, None
         while True:
             model, tokenizer = load_model(self.folder)
+            beside, dtype = tables_beside(model), model.dtype
+            dims = {**self._main_tables(model), **beside}  # length of the rows that are coded, by module
+            weights = {name: model.get_submodule(name).weight.detach() for name in dims}  # memory-mapped, as loaded
             model.to(resolve_device(self.settings.device))
-            dims = self._tables(model)
-            weights, dtype = {name: model.get_submodule(name).weight.detach() for name in dims}, model.dtype
-            if model.device.type == "cpu" or self.tuning:
-                nn.Module.float(model)  # half precision is several times as slow on a CPU, and gradients vanish in it
+            cast = model.device.type == "cpu" or bool(self.tuning)
+            if cast:
+                cast_to_float(model, [model.get_submodule(name) for name in beside])
             size = int(size * GROWTH) if size else self.settings.nbytes(sum(map(Tensor.numel, weights.values())))
             if frequencies is None or before is None:
                 frequencies = self._frequencies(tokenizer, max(map(len, weights.values())))
@@ -175,6 +177,8 @@ class _Job:
 
             tables = self._coded(model, tokenizer, weights, dims, frequencies, size)
             replace_tables(model, tables, tie_head=self.settings.head != "input")
+            if cast:
+                nn.Module.float(model)  # the packed tables, too
             loss = outputs.losses(model, before, outputs.outputs_of(model, tokenizer, texts, self.report))
             worst, nbytes = max(loss.values(), default=0.0), sum(weight.nbytes for weight in weights.values())
             if not self.settings.max_loss or worst <= parse_percent(self.settings.max_loss):
@@ -184,10 +188,10 @@ class _Job:
             if size * GROWTH > nbytes:
                 raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
 
-    def _tables(self, model: Any) -> dict[str, int]:
-        """Return the modules whose tables are coded, and the lengths of the rows they are coded in."""
+    def _main_tables(self, model: Any) -> dict[str, int]:
+        """Return the modules of input and output whose tables are coded, and the lengths of their rows."""
         tables = find_tables(model)
-        dims = {tables.input: model.get_submodule(tables.input).embedding_dim, **tables_beside(model)}
+        dims = {tables.input: model.get_submodule(tables.input).embedding_dim}
         if self.settings.head == "both":
             if tables.head is None or tables.tied:
                 raise InputError("--head both is for models with an output table of their own; this one has none")
@@ -258,6 +262,19 @@ class _Job:
 
 def _texts_of(file: str | Path) -> list[str]:
     return list(islice((text for text in texts_of(file) if text.strip()), MAX_TEXTS))
+
+
+def cast_to_float(model: Any, embeddings: Sequence[nn.Module]) -> None:
+    """Cast a model to float32: half precision is several times as slow on a CPU, and gradients vanish in it.
+
+    The tables of these embeddings stay as they are stored, and their rows are cast as they are read: a table of every
+    layer's inputs may be larger than memory.
+    """
+    weights = [module._parameters.pop("weight") for module in embeddings]
+    nn.Module.float(model)
+    for module, weight in zip(embeddings, weights, strict=True):
+        module._parameters["weight"] = weight
+        module.register_forward_hook(lambda module, inputs, rows: rows.float())
 
 
 def balanced(files: Sequence[Sequence[Item]]) -> list[Item]:

@@ -129,6 +129,15 @@ def some_ids(rows: int = 2, length: int = 9) -> torch.Tensor:
     return torch.randint(3, ROWS, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
+def is_mapped(array: torch.Tensor, file: Path) -> bool:
+    """Whether the content of an array is that of a file, read where it is used."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, _, last = line.split()[0].partition("-")
+        if line.endswith(str(file)) and int(first, 16) <= array.data_ptr() < int(last, 16):
+            return True
+    return False
+
+
 @torch.no_grad()
 def outputs(model: Any, ids: torch.Tensor | None = None) -> torch.Tensor:
     """Logits, or hidden states where the model has no head."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from ade.compression.compress import ROUGH
 from ade.compression.head import PackedHead
 from ade.compression.outputs import outputs_of, token_ids
 from ade.errors import InputError
-from tests.compression.conftest import MODELS, SHAPE, SPECIAL, save_tokenizer
+from tests.compression.conftest import MODELS, SHAPE, SPECIAL, is_mapped, save_tokenizer
 from tests.compression.test_frequencies import needs_lists
 
 
@@ -116,24 +117,43 @@ def test_the_input_alone_and_an_output_table_of_its_own(decoder, corpus, tmp_pat
     assert model.lm_head.packed is not model.model.embed_tokens.packed
 
 
-@pytest.mark.parametrize("kind", ["gemma3n", "gemma4"])
-def test_a_table_for_every_layer_shares_the_size(kind, corpus, tmp_path):
-    model_class, config_class, settings = MODELS[kind]
+@pytest.fixture
+def layered(request, tmp_path):
+    """A model with a table of every layer's inputs, in bfloat16."""
+    model_class, config_class, settings = MODELS[request.param]
     config = getattr(transformers, config_class)(**settings | {"vocab_size": 404, "vocab_size_per_layer_input": 404})
     torch.manual_seed(0)
-    getattr(transformers, model_class)(config).save_pretrained(tmp_path / "source")
+    getattr(transformers, model_class)(config).bfloat16().save_pretrained(tmp_path / "source")
     save_tokenizer(tmp_path / "source", decoder=True)
-    report = library.compress(tmp_path / "source", tmp_path / "packed", CompressionSettings(size="90kB"), [corpus])
-    assert 80_000 < report.table["after"] <= 90_000 < report.table["before"] == 404 * (64 + 2 * 16) * 4
+    return tmp_path / "source"
 
-    model, original = load_model(tmp_path / "packed")[0], load_model(tmp_path / "source")[0]
-    layered, ids = model.model.embed_tokens_per_layer, torch.tensor([[2, 4, 5, 9, 3]])
-    assert (layered.packed.shape.rows, layered.packed.shape.dim, layered.slices) == (404 * 2, 16, 2)
-    rows, wanted = layered(ids)[0], original.model.embed_tokens_per_layer(ids)[0]
+
+@pytest.mark.parametrize("layered", ["gemma3n", "gemma4"], indirect=True)
+def test_a_table_for_every_layer_shares_the_size_and_is_not_read_into_memory(layered, corpus, tmp_path, monkeypatch):
+    seen, code = [], module.encode_tables
+    monkeypatch.setattr(module, "encode_tables", lambda sources, *rest: seen.extend(sources) or code(sources, *rest))
+    report = library.compress(layered, tmp_path / "packed", CompressionSettings(size="60kB"), [corpus])
+    assert 50_000 < report.table["after"] <= 60_000 < report.table["before"] == 404 * (64 + 2 * 16) * 2
+    if sys.platform.startswith("linux"):
+        assert all(is_mapped(source.rows, layered / "model.safetensors") for source in seen)
+
+    model, original = load_model(tmp_path / "packed")[0], load_model(layered)[0]
+    table, ids = model.model.embed_tokens_per_layer, torch.tensor([[2, 4, 5, 9, 3]])
+    assert (table.packed.shape.rows, table.packed.shape.dim, table.slices) == (404 * 2, 16, 2)
+    rows, wanted = table(ids)[0], original.model.embed_tokens_per_layer(ids)[0]
     assert torch.equal(rows[[0, 4]], wanted[[0, 4]])  # of special tokens, every layer's slice stays exact
-    assert torch.cosine_similarity(rows[1:4], wanted[1:4]).min() > 0.9
+    assert torch.cosine_similarity(rows[1:4].float(), wanted[1:4].float()).min() > 0.9
+    torch.nn.Module.float(model)
     generated = model.generate(ids, max_new_tokens=8, do_sample=False)
     assert torch.equal(generated, model.dequantize().generate(ids, max_new_tokens=8, do_sample=False))
+
+
+@pytest.mark.parametrize("layered", ["gemma4"], indirect=True)
+def test_a_model_computes_in_float32_though_a_table_stays_as_it_is(layered):
+    model, whole = (load_model(layered)[0] for _ in range(2))
+    module.cast_to_float(model, [model.model.embed_tokens_per_layer])
+    assert model.model.embed_tokens_per_layer.weight.dtype == torch.bfloat16
+    assert torch.equal(model(torch.tensor([[2, 4, 9]])).logits, whole.float()(torch.tensor([[2, 4, 9]])).logits)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
