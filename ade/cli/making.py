@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -248,7 +249,7 @@ def compress(
     named = [name.strip() for name in (languages or "").split(",") if name.strip()]
     with shown() as report:
         result = pack(model, out, chosen, corpus or (), tune or (), named, overwrite, report)
-    show({"model": str(out), **result.to_dict()}, as_json, lambda to: _print_compression(to, out, result))
+    show({"model": str(out), **asdict(result)}, as_json, lambda to: _print_compression(to, out, result))
 
 
 def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:

@@ -149,7 +149,12 @@ class _Rows:
             second += (part * weight[:, None]).T @ part
         mean /= total
 
-        root, inverse = _roots(dim, metric, plain_share)
+        root = inverse = plain = torch.eye(dim, dtype=torch.float64)
+        if metric is not None:  # square root and its inverse, mixed with the plain error
+            mixed = metric.double().cpu()
+            mixed = (1 - plain_share) * mixed * dim / mixed.trace() + plain_share * plain
+            values, vectors = torch.linalg.eigh((mixed + mixed.T) / 2)
+            root, inverse = vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
         covariance = root @ (second / total - torch.outer(mean, mean)).double() @ root
         directions = (torch.linalg.eigh(covariance).eigenvectors.flip(1).T @ inverse).float()  # largest first
         width = widths_of(dim, FINE)[0]  # of the first stage, in all plans
@@ -300,17 +305,6 @@ def assign(pieces: Tensor, book: Tensor) -> Tensor:
         products = torch.addmm(bias, part, across, out=buffer[: len(part)])
         np.argmax(products.numpy(), 1, out=nearest[start : start + CHUNK])  # many times as fast as torch's
     return torch.from_numpy(nearest)
-
-
-def _roots(dim: int, metric: Tensor | None, plain_share: float) -> tuple[Tensor, Tensor]:
-    """Return the square root of a metric, mixed with the plain error, and its inverse: (d, d) each, float64."""
-    plain = torch.eye(dim, dtype=torch.float64)
-    if metric is None:
-        return plain, plain
-    mixed = metric.double().cpu()
-    mixed = (1 - plain_share) * mixed * dim / mixed.trace() + plain_share * plain
-    values, vectors = torch.linalg.eigh((mixed + mixed.T) / 2)
-    return vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
 
 
 def _in_threads(work: Callable[[int], Result], count: int) -> list[Result]:

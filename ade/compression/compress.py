@@ -65,10 +65,6 @@ class CompressionReport:
         """Mean loss over files or languages, in percent; NaN where there was no text."""
         return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return asdict(self)
-
     def card(self) -> str:
         """Return the section of the model card."""
         lines = [
@@ -120,7 +116,7 @@ def compress(
             str(source), table, measure=outputs.measure_of(model), loss=loss, **sizes,
             measured_on=HELD_OUT if job.held_out else GENERATED, metadata={"settings": asdict(settings)},
         )  # fmt: skip
-        (draft / REPORT).write_text(json.dumps(result.to_dict(), indent=2) + "\n", "utf8")
+        (draft / REPORT).write_text(json.dumps(asdict(result), indent=2) + "\n", "utf8")
         with open(draft / "README.md", "a", encoding="utf8") as card:
             card.write(result.card())
     return result

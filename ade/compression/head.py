@@ -47,11 +47,6 @@ class PackedModule(nn.Module):
         """Whether the table is saved and moved with this module."""
         return "table" in self._modules
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the model."""
-        return self.like.dtype
-
     def __getattr__(self, name: str) -> Any:
         if name != "weight":
             return super().__getattr__(name)
@@ -64,7 +59,7 @@ class PackedModule(nn.Module):
 
         It is marked as initialised, which transformers respects.
         """
-        self.placeholder = torch.empty(self.size, dtype=self.dtype, device="meta") if loading else None
+        self.placeholder = torch.empty(self.size, dtype=self.like.dtype, device="meta") if loading else None
         if self.placeholder is not None:
             self.placeholder._is_hf_initialized = True  # type: ignore[attr-defined]
 
@@ -97,11 +92,11 @@ class PackedEmbedding(PackedModule):
         ids = input_ids.to(self.table_device)
         if self.slices > 1:
             ids = ids[..., None] * self.slices + torch.arange(self.slices, device=ids.device)  # (..., slices)
-        rows = self.packed(ids).to(device=input_ids.device, dtype=self.dtype)
+        rows = self.packed(ids).to(device=input_ids.device, dtype=self.like.dtype)
         rows = rows.flatten(-2) if self.slices > 1 else rows
         if self._factor is None:
             return rows
-        return rows * (self._factor.to(self.dtype) if isinstance(self._factor, Tensor) else self._factor)
+        return rows * (self._factor.to(self.like.dtype) if isinstance(self._factor, Tensor) else self._factor)
 
     def dequantized(self, weight: nn.Parameter) -> nn.Module:
         """Return a module of the replaced class with this table."""

@@ -1,7 +1,8 @@
 """What a model gives, and what counts: hidden states, likelihoods, losses, and in which directions errors matter."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ METRIC_TOKENS = 64  # of a text that shows which directions matter
 NOISE = 0.3  # of the root mean square of a table
 NOISE_ROWS = 8192  # that this is computed from
 LEAST = 0.01  # of the cost of the table whose noise costs the most: what is counted for any other
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]  # module, inputs, output
 SCORED = {"cpu": 128, "cuda": 4096}  # tokens of a decoder whose logits are computed per batch
 
 
@@ -33,6 +35,17 @@ def body_of(model: Any) -> Any:
     if getattr(model.config, "is_encoder_decoder", False):
         return model.get_encoder()
     return model.base_model
+
+
+@contextmanager
+def hooked(hooks: Mapping[nn.Module, Hook]) -> Iterator[None]:
+    """Context manager: functions see the inputs and outputs of modules, and may return other outputs."""
+    handles = [module.register_forward_hook(hook) for module, hook in hooks.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -143,19 +156,16 @@ def input_metric(
         rows[:] = [output.detach().requires_grad_(True)]
         return rows[0]
 
-    hook = layer.register_forward_hook(keep)
-    try:
-        for start in range(0, len(ordered), BATCH):
-            ids, mask = padded([row[:METRIC_TOKENS] for row in ordered[start : start + BATCH]], device)
+    for start in range(0, len(ordered), BATCH):
+        ids, mask = padded([row[:METRIC_TOKENS] for row in ordered[start : start + BATCH]], device)
+        with hooked({layer: keep}):
             means = F.normalize(mean_states(body, ids, mask), dim=1)
-            drawn = torch.randn(means.shape, generator=generator).to(device)
-            (slope,) = torch.autograd.grad((means * drawn).sum(), rows)
-            slope = (slope.float() * mask.sum(1)[:, None, None])[mask]  # a token counts the same in texts of any length
-            slope = slope.reshape(-1, dim)
-            total = slope.T @ slope + (0 if total is None else total)
-            report("metric", min(start + BATCH, len(ordered)), len(ordered), {})
-    finally:
-        hook.remove()
+        drawn = torch.randn(means.shape, generator=generator).to(device)
+        (slope,) = torch.autograd.grad((means * drawn).sum(), rows)
+        slope = (slope.float() * mask.sum(1)[:, None, None])[mask]  # a token counts the same in texts of any length
+        slope = slope.reshape(-1, dim)
+        total = slope.T @ slope + (0 if total is None else total)
+        report("metric", min(start + BATCH, len(ordered)), len(ordered), {})
     return None if total is None else total.cpu()
 
 
@@ -180,13 +190,8 @@ def importance(
         batch = padded([ids[:METRIC_TOKENS]], device)
         original = _answers(model, *batch)
         for name, modules in readers.items():
-            noise = partial(_with_noise, deviations[name])
-            hooks = [module.register_forward_hook(noise) for module in dict.fromkeys(modules)]
-            try:
+            with hooked(dict.fromkeys(modules, partial(_with_noise, deviations[name]))):
                 changed = _answers(model, *batch)
-            finally:
-                for hook in hooks:
-                    hook.remove()
             if is_decoder(model):
                 moved = F.kl_div(changed.log_softmax(2), original.log_softmax(2), log_target=True, reduction="sum")
             else:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ade.coded_layer import PackedTable
 from ade.compression.head import Packed, PackedEmbedding, packed_module
-from ade.compression.outputs import body_of
+from ade.compression.outputs import body_of, hidden_states, hooked
 from ade.errors import InputError
 
 Ties = list[tuple[Any, dict[str, str]]]  # models and the tied weights they declared before
@@ -56,17 +56,12 @@ def tables_beside(model: Any) -> dict[str, int]:
     ids = torch.tensor([[7, 3, 5, 4, 6]], device=model.device)
     readers: dict[nn.Module, None] = {}
 
-    def seen(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    def seen(module: nn.Module, inputs: tuple[torch.Tensor, ...], _: torch.Tensor) -> None:
         if torch.equal(inputs[0].flatten(), ids.flatten()):
             readers[module] = None
 
-    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    hooks = [module.register_forward_pre_hook(seen) for module in embeddings]
-    try:
-        body_of(model)(input_ids=ids, attention_mask=torch.ones_like(ids))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked({module: seen for module in model.modules() if isinstance(module, nn.Embedding)}):
+        hidden_states(body_of(model), ids, torch.ones_like(ids))
 
     tables, length = find_tables(model), getattr(model.config.get_text_config(), "hidden_size_per_layer_input", None)
     beside = {}
@@ -133,7 +128,7 @@ def take_tables_out(model: Any, ties: Ties, dtype: torch.dtype | None = None) ->
     for name, module in packed_modules(model).items():
         key = id(module.packed)
         if key not in weights:
-            weights[key] = module.decoded(dtype or module.dtype)
+            weights[key] = module.decoded(dtype or module.like.dtype)
         model.set_submodule(name, module.dequantized(weights[key]))
     for part, declared in ties:
         tied = {t: s for t, s in declared.items() if part.get_parameter(t) is part.get_parameter(s)}

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from ade.compression.compress import ROUGH
 from ade.compression.head import PackedHead
 from ade.compression.outputs import outputs_of, token_ids
 from ade.errors import InputError
-from tests.compression.conftest import MODELS, SHAPE, SPECIAL, is_mapped, save_tokenizer
+from tests.compression.conftest import SHAPE, SPECIAL, is_mapped, random_model, save_tokenizer
 from tests.compression.test_frequencies import needs_lists
 
 
@@ -31,7 +32,7 @@ def test_the_folder_loads_and_is_near_to_the_original(kind, corpus, tmp_path, re
     assert math.isfinite(report.mean_loss)
     assert (tmp_path / "packed" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert "## Compressed table" in (tmp_path / "packed" / "README.md").read_text("utf8")
-    assert json.loads((tmp_path / "packed" / "compression.json").read_text("utf8")) == report.to_dict()
+    assert json.loads((tmp_path / "packed" / "compression.json").read_text("utf8")) == asdict(report)
 
     ids = torch.tensor([[2, 4, 5, 9, 3]])
     with torch.no_grad():
@@ -120,10 +121,9 @@ def test_the_input_alone_and_an_output_table_of_its_own(decoder, corpus, tmp_pat
 @pytest.fixture
 def layered(request, tmp_path):
     """A model with a table of every layer's inputs, in bfloat16."""
-    model_class, config_class, settings = MODELS[request.param]
-    config = getattr(transformers, config_class)(**settings | {"vocab_size": 404, "vocab_size_per_layer_input": 404})
     torch.manual_seed(0)
-    getattr(transformers, model_class)(config).bfloat16().save_pretrained(tmp_path / "source")
+    model = random_model(request.param, vocab_size=404, vocab_size_per_layer_input=404)
+    model.bfloat16().save_pretrained(tmp_path / "source")
     save_tokenizer(tmp_path / "source", decoder=True)
     return tmp_path / "source"
 

@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_refused(tables):
     config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
     with pytest.raises(InputError, match="ViTModel has no input embedding"):
         find_tables(transformers.ViTModel(config))
-    config = transformers.LlamaConfig(**MODELS["llama"][2] | {"vocab_size": 400})
+    config = transformers.LlamaConfig(**MODELS["llama"][1] | {"vocab_size": 400})
     with pytest.raises(InputError, match=f"model.embed_tokens is 400 x {DIM}, the packed table {ROWS} x {DIM}"):
         replace_tables(transformers.LlamaForCausalLM(config), {"model.embed_tokens": tables[0]})
 

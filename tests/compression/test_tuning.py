@@ -115,17 +115,17 @@ def test_tuning_that_was_stopped_continues_where_it_was(texts, monkeypatch, tmp_
         return tune(body_of(model), layers_of(model), packed, texts, weight, 30, 0, report)
 
     whole = run()
-    assert list(tmp_path.rglob("*.safetensors")) == []
+    assert list(tmp_path.rglob("*.pt")) == []
     with pytest.raises(Stopped):
         run(stop_at=12)
-    (kept,) = tmp_path.rglob("*.safetensors")
+    (kept,) = tmp_path.rglob("*.pt")
     if damaged:
         kept.write_bytes(kept.read_bytes()[:100])
     seen.clear()
     again = run()
     assert seen[0] == (1 if damaged else 13)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in whole.state_dict().items())
-    assert list(tmp_path.rglob("*.safetensors")) == []
+    assert list(tmp_path.rglob("*.pt")) == []
 
 
 def test_another_model_text_or_setting_has_another_checkpoint(texts):
