@@ -73,6 +73,22 @@ class PackedModule(nn.Module):
         return nn.Parameter(weight.view(self.size))
 
 
+class RowReader:
+    """What a packed embedding has for a weight: single rows can be read, as Gemma 4 reads that of padding."""
+
+    def __init__(self, embedding: "PackedEmbedding") -> None:
+        self._embedding = embedding
+
+    def __getitem__(self, key: Any) -> Tensor:
+        row, *columns = key if isinstance(key, tuple) else (key,)
+        if not isinstance(row, int):
+            raise AttributeError(NO_WEIGHT)
+        return self._embedding.rows(torch.tensor(row, device=self._embedding.table_device))[tuple(columns)]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(NO_WEIGHT)
+
+
 class PackedEmbedding(PackedModule):
     """Rows of a packed table by id, in the model's dtype, multiplied where the replaced embedding multiplied them.
 
@@ -87,13 +103,22 @@ class PackedEmbedding(PackedModule):
         self.scale, rounded = scale_of(replaced)
         self._factor = torch.tensor(self.scale, device="cpu") if rounded else self.scale
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """Return the rows of ids (...): (..., d)."""
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight" and self.placeholder is None:
+            return RowReader(self)
+        return super().__getattr__(name)
+
+    def rows(self, input_ids: Tensor) -> Tensor:
+        """Return the rows of ids (...) as the table has them: (..., d)."""
         ids = input_ids.to(self.table_device)
         if self.slices > 1:
             ids = ids[..., None] * self.slices + torch.arange(self.slices, device=ids.device)  # (..., slices)
         rows = self.packed(ids).to(device=input_ids.device, dtype=self.like.dtype)
-        rows = rows.flatten(-2) if self.slices > 1 else rows
+        return rows.flatten(-2) if self.slices > 1 else rows
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Return the rows of ids (...), scaled: (..., d)."""
+        rows = self.rows(input_ids)
         if self._factor is None:
             return rows
         return rows * (self._factor.to(self.like.dtype) if isinstance(self._factor, Tensor) else self._factor)

@@ -14,7 +14,7 @@ from ade.compression.head import scale_of
 from ade.data.batches import sorted_batches
 from ade.progress import Report, silent
 
-DECODERS = ("ForCausalLM", "LMHeadModel")
+DECODERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 BATCH = 16  # texts
 MAX_TOKENS = 128  # of a text whose loss is measured
 METRIC_TOKENS = 64  # of a text that shows which directions matter
@@ -26,8 +26,8 @@ SCORED = {"cpu": 128, "cuda": 4096}  # tokens of a decoder whose logits are comp
 
 
 def is_decoder(model: Any) -> bool:
-    """Whether the model predicts the next token."""
-    return type(model).__name__.endswith(DECODERS)
+    """Whether the model predicts the next token, and has no encoder: of texts alone, or of images too."""
+    return type(model).__name__.endswith(DECODERS) and not model.config.is_encoder_decoder
 
 
 def body_of(model: Any) -> Any:

@@ -83,7 +83,8 @@ def modules_sharing(model: Any, name: str) -> tuple[str, ...]:
     names = []
     for other, candidate in model.named_modules(remove_duplicate=False):
         same = table is not None and getattr(candidate, shared_as, None) is table
-        tied = f"{other}.weight" in declared and hasattr(candidate, "weight")  # some declare what they have not
+        weighted = hasattr(candidate, "weight") and not isinstance(candidate, Packed)  # some declare what they have not
+        tied = weighted and f"{other}.weight" in declared
         if other != name and (same or tied):
             names.append(other)
     return tuple(names)

@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ade.compression.checkpoint import transformer_folder, write_folder
 from ade.compression.head import PackedEmbedding, PackedHead
+from ade.compression.outputs import is_decoder
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables, packed_modules
 from tests.compression.conftest import DIM, MODELS, ROWS, outputs, some_ids, tiny_model
@@ -46,21 +47,28 @@ def test_every_architecture_reloads_bit_for_bit_and_says_the_same_dequantised(ki
     assert torch.equal(outputs(type(model).from_pretrained(tmp_path / "whole")), outputs(model))
 
 
-def test_the_text_part_of_a_model_of_texts_and_images_reloads_bit_for_bit(pack, tmp_path):
-    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.Gemma3Config(
-        text_config=transformers.Gemma3TextConfig(**MODELS["gemma3"][1]),
-        vision_config=transformers.SiglipVisionConfig(**vision, image_size=28, patch_size=14),
-        mm_tokens_per_image=4,
-        image_token_index=300,
-    )
-    transformers.Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path / "source")
-    model = pack(transformers.Gemma3ForConditionalGeneration.from_pretrained(tmp_path / "source"))
+VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+GEMMA3 = {
+    "mm_tokens_per_image": 4,
+    "image_token_index": 300,
+    "vision_config": VISION | {"image_size": 28, "patch_size": 14},
+}
+GEMMA4 = {"image_token_id": 300, "vision_config": VISION | {"num_key_value_heads": 2, "head_dim": 16}}
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("gemma3", GEMMA3), ("gemma4", GEMMA4)])
+def test_the_text_part_of_a_model_of_texts_and_images_reloads_bit_for_bit(kind, settings, pack, tmp_path):
+    model_class = getattr(transformers, f"{kind.capitalize()}ForConditionalGeneration")
+    model_class(model_class.config_class(text_config=MODELS[kind][1], **settings)).save_pretrained(tmp_path / "source")
+    model = pack(model_class.from_pretrained(tmp_path / "source"))
     write_folder(model, tmp_path / "source", tmp_path / "packed")
-    loaded = transformers.Gemma3ForConditionalGeneration.from_pretrained(tmp_path / "packed")
+    loaded = model_class.from_pretrained(tmp_path / "packed")
     assert isinstance(loaded.lm_head, PackedHead)
+    assert is_decoder(loaded)
     with torch.no_grad():
         assert torch.equal(loaded(some_ids()).logits, model(some_ids()).logits)
+        whole = model.dequantize()
+        assert torch.allclose(loaded(some_ids()).logits, whole(some_ids()).logits, atol=1e-5)
 
 
 def test_other_files_are_copied_and_other_weights_are_not(pack, tmp_path):
