@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,6 @@ ENCODER = {"exponent": 0.5, "plain_share": 0.2}  # of the coder: rare words deci
 DECODER = {"exponent": 0.6, "plain_share": 0.03}  # scores of all rows are compared, and few directions decide them
 HELD_OUT, GENERATED = "held-out text", "generated text"  # what a loss is measured on
 ROUGH = "Generated text is words drawn by their frequencies, on which models often lose less than on real text."
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -273,10 +272,10 @@ def cast_to_float(model: Any, embeddings: Sequence[nn.Module]) -> None:
         module.register_forward_hook(lambda module, inputs, rows: rows.float())
 
 
-def balanced(files: Sequence[Sequence[Item]]) -> list[Item]:
-    """Return the items of all files, those of shorter files repeated until each has as many as the longest."""
-    length = max((len(items) for items in files), default=0)
-    return [item for items in files if items for item in islice(cycle(items), length)]
+def balanced(files: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the texts of all files, those of shorter files repeated until each has as many as the longest."""
+    length = max((len(texts) for texts in files), default=0)
+    return [text for texts in files if texts for text in islice(cycle(texts), length)]
 
 
 def special_token_rows(tokenizer: Any, weight: Tensor, size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a model gives, and what counts: hidden states, likelihoods, losses, and in which directions errors matter."""
+"""What a model gives, and what counts: hidden states, likelihoods, losses; which errors of its tables matter more."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from torch import nn
 
 from ade.coded_layer import PackedTable
 from ade.compression.head import Packed, PackedEmbedding, packed_module
-from ade.compression.outputs import body_of, hidden_states, hooked
+from ade.compression.outputs import body_of, hidden_states, hooked, padded
 from ade.errors import InputError
 
 Ties = list[tuple[Any, dict[str, str]]]  # models and the tied weights they declared before
@@ -53,15 +53,15 @@ def tables_beside(model: Any) -> dict[str, int]:
     The model is run once to see which ids each embedding is given: positions and kinds of tokens are no token ids. A
     table that has every layer's input for each token is coded in slices of one layer.
     """
-    ids = torch.tensor([[7, 3, 5, 4, 6]], device=model.device)
+    ids = [7, 3, 5, 4, 6]
     readers: dict[nn.Module, None] = {}
 
     def seen(module: nn.Module, inputs: tuple[torch.Tensor, ...], _: torch.Tensor) -> None:
-        if torch.equal(inputs[0].flatten(), ids.flatten()):
+        if inputs and inputs[0].flatten().tolist() == ids:
             readers[module] = None
 
     with hooked({module: seen for module in model.modules() if isinstance(module, nn.Embedding)}):
-        hidden_states(body_of(model), ids, torch.ones_like(ids))
+        hidden_states(body_of(model), *padded([ids], model.device))
 
     tables, length = find_tables(model), getattr(model.config.get_text_config(), "hidden_size_per_layer_input", None)
     beside = {}

@@ -161,7 +161,7 @@ def test_what_is_no_model_is_refused(tmp_path):
         with pytest.raises(InputError, match=message):
             library.compress(source, tmp_path / "packed")
 
-    refused("no Hugging Face config")
+    refused("not the folder of a transformers or sentence-transformers model")
     refused("no such folder", tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"quantization_config": {}}', "utf8")
     refused("already quantized")

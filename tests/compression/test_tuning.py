@@ -8,14 +8,9 @@ from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.outputs import body_of, distance, padded
 from ade.compression.tuning import Candidates, checkpoint_of, rows_from, tune
 from ade.errors import InputError
+from tests.compression.conftest import SHAPE as SMALL
 
-SHAPE = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
+SHAPE = SMALL | {"vocab_size": 400}
 BART = {"vocab_size": 400, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32}
 BART |= {"decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "scale_embedding": True}
 CPU = torch.device("cpu")
