@@ -197,7 +197,7 @@ def importance(
             else:
                 moved = distance(changed, original, batch[1]) * len(ids)
             cost[name] += float(moved)
-    least = LEAST * max(cost.values())
+    least = LEAST * max(cost.values()) or 1.0
     return {name: max(cost[name], least) / (deviations[name] ** 2 * dims[name]) for name in readers}
 
 
