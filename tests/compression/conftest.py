@@ -96,10 +96,10 @@ def tables() -> tuple[PackedTable, PackedTable]:
 
 
 @pytest.fixture
-def pack(tables) -> Callable[..., Any]:
+def pack(tables) -> Callable[[Any], Any]:
     """Put packed tables into a model: one for the input, others for a head of its own and for tables beside them."""
 
-    def put(model: Any, **options: Any) -> Any:
+    def put(model: Any) -> Any:
         found = find_tables(model)
         chosen = {found.input: copy.deepcopy(tables[0])}
         if found.head and not found.tied:
@@ -107,7 +107,7 @@ def pack(tables) -> Callable[..., Any]:
         for name, dim in tables_beside(model).items():
             rows = model.get_submodule(name).weight.detach().reshape(-1, dim)
             chosen[name] = encode_table(rows, torch.ones(len(rows)), [0, 1, 5], CoderSettings(2 * rows.numel()))
-        replace_tables(model, chosen, **options)
+        replace_tables(model, chosen)
         return model
 
     return put
