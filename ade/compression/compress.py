@@ -157,7 +157,8 @@ class _Job:
         size, frequencies, texts, before = 0, None, self.held_out, None
         while True:
             model, tokenizer = load_model(self.folder)
-            beside, dtype = tables_beside(model), model.dtype
+            dtype = model.dtype
+            beside = tables_beside(model)
             dims = {**self._main_tables(model), **beside}  # length of the rows that are coded, by module
             weights = {name: model.get_submodule(name).weight.detach() for name in dims}  # memory-mapped, as loaded
             model.to(resolve_device(self.settings.device))
@@ -175,7 +176,8 @@ class _Job:
             if cast:
                 nn.Module.float(model)  # the packed tables, too
             loss = outputs.losses(model, before, outputs.outputs_of(model, tokenizer, texts, self.report))
-            worst, nbytes = max(loss.values(), default=0.0), sum(weight.nbytes for weight in weights.values())
+            worst = max(loss.values(), default=0.0)
+            nbytes = sum(weight.nbytes for weight in weights.values())
             if not self.settings.max_loss or worst <= parse_percent(self.settings.max_loss):
                 nn.Module.to(model, dtype)
                 after = sum(table.shape.nbytes for table in tables.values())
@@ -209,9 +211,11 @@ class _Job:
         size: int,
     ) -> dict[str, PackedTable]:
         """Code the tables in `size` bytes, and tune that of the input where there is text for it."""
-        tables, body, decoder, seed = find_tables(model), body_of(model), is_decoder(model), self.settings.seed
+        tables, body, seed = find_tables(model), body_of(model), self.settings.seed
+        decoder = is_decoder(model)
         tied = tables.tied and self.settings.head != "input"
-        readers = {}
+
+        readers = {}  # the modules that read each table
         for name in weights:
             shared = (other for other in modules_sharing(model, name) if other != tables.head or tied)
             readers[name] = [model.get_submodule(each) for each in (name, *shared)]
@@ -219,11 +223,13 @@ class _Job:
         if len(weights) > 1:
             importance = outputs.importance(model, readers, dims, self._example_ids(tokenizer, NOISE_TEXTS), seed)
 
-        total, sources = sum(map(Tensor.numel, weights.values())), []
+        sources = []
+        total = sum(map(Tensor.numel, weights.values()))
         for name, weight in weights.items():
-            dim, slices = dims[name], weight.shape[1] // dims[name]
-            scored, metric = decoder and (name == tables.head or (tied and name == tables.input)), None
-            if scored:
+            dim = dims[name]
+            slices = weight.shape[1] // dim
+            metric = None
+            if decoder and (name == tables.head or (tied and name == tables.input)):
                 metric = outputs.output_metric(body, self._example_ids(tokenizer, OUTPUT_TEXTS))
             elif not decoder:
                 ids, layer = self._example_ids(tokenizer, INPUT_TEXTS), model.get_submodule(name)

@@ -94,7 +94,8 @@ def distill_encoder(
     if settings.dim > teacher.dim:
         raise InputError(f"vectors of the teacher have {teacher.dim} dimensions; {settings.dim} cannot be learned")
     with shown(progress) as report:
-        source, training, dim = load_teacher(table), training_of(settings), settings.dim or teacher.dim
+        source, training = load_teacher(table), training_of(settings)
+        dim = settings.dim or teacher.dim
         start, tokens, bits, second = _start(source, data, settings, training, dim, report)
         vectors = target_vectors(teacher.vectors(data, report), lines, dim)
         names = ", ".join(Path(file).name for file in (*files, *parallel))
