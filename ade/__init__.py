@@ -18,8 +18,8 @@ from ade.errors import missing_package
 if TYPE_CHECKING:
     from ade.codebook import Codebook as Codebook
     from ade.codebook import CodedTable as CodedTable
+    from ade.compression.compress import CompressionReport as CompressionReport
     from ade.compression.compress import compress as compress
-    from ade.compression.report import CompressionReport as CompressionReport
     from ade.configuration import Config as Config
     from ade.data.dataset import Dataset as Dataset
     from ade.data.sources import load_dataset as load_dataset
@@ -81,8 +81,7 @@ _MODULES = {  # module -> its public names
     "explanation": "Explanation",
     "trained_model": "Classifier Encoder Tagger load",
     "evaluation": "Evaluation evaluate",
-    "compression.compress": "compress",
-    "compression.report": "CompressionReport",
+    "compression.compress": "CompressionReport compress",
     "training.schedule": "validation_split",
     "training.soft_targets": "LabelTeacher with_soft_targets",
     "training.train": "train",

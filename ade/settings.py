@@ -174,11 +174,11 @@ class EncoderSettings:
 class CompressionSettings:
     """Settings of `compress`: how the embedding table of another model is packed."""
 
-    size: Annotated[str, "bytes of the packed table, as 12MB; by default a sixteenth of those in float32"] = ""
+    size: Annotated[str, "bytes of the packed tables, as 12MB; by default a sixteenth of those in float32"] = ""
     head: Annotated[
         Literal["tied", "input", "both"],
         "tied: one packed table for input and output where the model ties them, else the input alone; "
-        "input: the input alone; both: an untied output table too, in as many bytes again",
+        "input: the input alone; both: an untied output table too, in the same bytes",
     ] = "tied"
     max_loss: Annotated[str, "most loss on held-back text, as 2%; more bytes are spent until it holds"] = ""
     tune_steps: Annotated[int, "optimizer steps of --tune"] = 400
@@ -193,9 +193,9 @@ class CompressionSettings:
         at_least(self, 1, "tune_steps")
         _check_seed(self.seed)
 
-    def nbytes(self, rows: int, dim: int) -> int:
-        """The bytes that a table of this shape may take."""
-        return parse_size(self.size) if self.size else 4 * rows * dim // 16
+    def nbytes(self, numbers: int) -> int:
+        """The bytes that tables of so many numbers may take together."""
+        return parse_size(self.size) if self.size else 4 * numbers // 16
 
 
 @dataclass(frozen=True)

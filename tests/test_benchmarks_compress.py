@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 import ade
 from ade.compression import frequencies
-from ade.encoders import rows as encoder_rows
+from ade.encoders import distil as encoder_distil
 from ade.errors import InputError
 from benchmarks import library, records, runs
 from benchmarks.records import Places, Run
@@ -164,7 +164,7 @@ def test_every_way_to_squeeze_a_table_keeps_its_budget():
 
 
 def test_an_encoder_of_many_languages_is_distilled_and_measured(folders, monkeypatch, tmp_path):
-    monkeypatch.setattr(encoder_rows, "CODED_FROM", 100)
+    monkeypatch.setattr(encoder_distil, "CODED_FROM", 100)
     monkeypatch.setattr("benchmarks.subjects.sentence.many_tasks",
                         lambda encode, places: {"tatoeba": vectors.tatoeba(encode, places, ["fin"])})  # fmt: skip
     folder = folders.data_dir / "multilingual"

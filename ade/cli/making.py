@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
-    from ade.compression.report import CompressionReport
+    from ade.compression.compress import CompressionReport
     from ade.folder import Saved
     from ade.teachers import Teacher
 
@@ -251,11 +252,11 @@ def compress(
     named = [name.strip() for name in (languages or "").split(",") if name.strip()]
     with shown() as report:
         result = pack(model, out, chosen, corpus or (), tune or (), named, overwrite, report)
-    show({"model": str(out), **result.to_dict()}, as_json, lambda to: _print_compression(to, out, result))
+    show({"model": str(out), **asdict(result)}, as_json, lambda to: _print_compression(to, out, result))
 
 
 def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:
-    from ade.compression.report import GENERATED, ROUGH
+    from ade.compression.compress import GENERATED, ROUGH
 
     sizes = display.plain_table(str(out), "before", "after", "")
     for name, pair in (("table", result.table), ("weights", result.weights), ("folder", result.folder)):

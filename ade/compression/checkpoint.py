@@ -33,10 +33,7 @@ def source_folder(source: str | Path) -> Path:
     if path.is_dir():
         if kind_of(path).startswith(OWN_MODELS):
             raise InputError(f"{path}: an ADE model, whose table is small already; choose its size when you train it")
-        if not (path / MARKER).exists() and not (path / MODULES).exists():
-            raise InputError(f"{path}: has no Hugging Face {MARKER}")
         return path
-
     if not looks_like_hub_name(str(source)):
         raise InputError(f"{source}: no such folder")
     from huggingface_hub import snapshot_download

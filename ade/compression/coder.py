@@ -2,13 +2,15 @@
 
 The error of a row counts by the expected frequency of its token. A byte has a price, the same for all rows: a row gets
 a stage if its weight, times the squared error that the stage removes, is above the price of the stage's bytes. The
-price at which the table has the wanted size is found by bisection.
+price at which the table, or several of them together, has the wanted size is found by bisection.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from ade.codebook import ENTRIES, Stage, TableShape
 from ade.coded_layer import PackedTable
+from ade.data.texts import GrowingArray
 from ade.errors import InputError
 from ade.progress import Report, silent
 from ade.runtime.threads import cores
@@ -30,7 +33,7 @@ SHARED_SAMPLE = 65_536  # pieces that it sees for a shared book
 TRIED = 16_384  # rows from which the worth of each stage is estimated
 ROUNDS = 10  # of k-means
 CHUNK = 2048  # rows compared with a book per product, which then stays in the cache
-BLOCK = 16_384  # rows of the table rotated per product
+BLOCK = 16_384  # rows of the table that are rotated, and coded, together
 FREQUENCY_FLOOR = 0.05  # of the mean frequency: no row counts less
 PLAIN_SHARE = 0.5  # of the plain squared error beside a metric
 EXPONENT = 0.75  # of the frequency: the text it was counted in is not the text to come
@@ -40,12 +43,23 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class CoderSettings:
-    """Size and weights of a coded table."""
+    """Size and weights of coded tables."""
 
-    size: int  # bytes of the packed table
+    size: int  # bytes of all tables together
     seed: int = 0
     exponent: float = EXPONENT
     plain_share: float = PLAIN_SHARE
+
+
+@dataclass(frozen=True, eq=False)
+class SourceTable:
+    """A table to code, and what its errors cost: where several tables share a size, a byte has one price in all."""
+
+    rows: Tensor  # (V, d)
+    frequency: Tensor  # (V,) how often each row is expected
+    exact: Sequence[int] = ()  # rows that stay whole
+    metric: Tensor | None = None  # (d, d): the error e of a row counts as e @ metric @ e
+    importance: float = 1.0  # what a squared error of 1 in every row costs, beside other tables
 
 
 def plans_of(dim: int, size: int) -> list[list[Stage]]:
@@ -74,55 +88,59 @@ def encode_table(
     metric: Tensor | None = None,
     report: Report = silent,
 ) -> PackedTable:
-    """Code a table (V, d) in at most `settings.size` bytes.
+    """Code a table (V, d) in at most `settings.size` bytes; arguments as of `SourceTable`."""
+    return encode_tables([SourceTable(table, frequency, exact, metric)], settings, report)[0]
 
-    `frequency` (V,) is how often each row is expected; `exact` rows stay whole. With a `metric` (d, d), the error e of
-    a row counts as e @ metric @ e: directions that matter more are kept better.
-    """
-    rows = _Rows(table, frequency, exact, settings, metric)
-    plan, depths = _best_plan(rows, settings, report)
-    shape = rows.shape(plan, depths)
-    packed = PackedTable(shape)
-    packed.fill({"exact": table[rows.exact], "mean": rows.mean})
-    packed.fill({"rotation": rows.rotation, "rotation_scale": rows.scale})
-    packed.set_depths(depths, rows.exact)
 
-    order = rows.coded[torch.argsort(depths[rows.coded], descending=True, stable=True)]
-    order = order[: shape.stages[0].rows if shape.stages else 0]
-    residual, weights = rows.rotated(order), rows.weight[order]  # (n, d), (n,)
-    for number, stage in enumerate(shape.stages):
-        report("code", number, len(shape.stages), {})
-        residual = residual[: stage.rows]
-        book, scale, codes = _code(residual, weights[: stage.rows], stage, rows.generator, settings.seed)
-        packed.fill({f"codes_{number}": codes, f"book_{number}": book, f"scale_{number}": scale})
-    report("code", len(shape.stages), len(shape.stages), {})
-    return packed
+def encode_tables(
+    sources: Sequence[SourceTable], settings: CoderSettings, report: Report = silent
+) -> list[PackedTable]:
+    """Code tables in at most `settings.size` bytes together: those get more bytes whose errors cost more."""
+    tables = [_Rows(source, settings) for source in sources]
+    total = sum(rows.table.numel() for rows in tables)
+    choices = []
+    for rows in tables:
+        part = settings.size * rows.table.numel() // total
+        choices.append([_Plan(rows, stages, settings.seed, report) for stages in plans_of(rows.dim, part)])
+
+    best: tuple[float, float, tuple[_Plan, ...]] | None = None
+    for plans in product(*choices):
+        price = _price(plans, settings.size)
+        error = sum(plan.error(price) for plan in plans)
+        if best is None or error < best[0]:
+            best = error, price, plans
+    assert best is not None
+    return [_encode(plan, best[1], settings.seed, report) for plan in best[2]]
 
 
 class _Rows:
     """The rows of a table: how much the error of each counts, and their coordinates in the rotated space."""
 
-    def __init__(
-        self, table: Tensor, frequency: Tensor, exact: Sequence[int], settings: CoderSettings, metric: Tensor | None
-    ) -> None:
-        self.table, self.generator = table, torch.Generator().manual_seed(settings.seed)
-        frequency = frequency.double().clamp(min=0)
+    def __init__(self, source: SourceTable, settings: CoderSettings) -> None:
+        self.table, self.dim = source.rows, source.rows.shape[1]
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        frequency = source.frequency.double().clamp(min=0)
         frequency = (frequency / frequency.mean().clamp(min=1e-30)).clamp(min=FREQUENCY_FLOOR)
         self.weight = frequency.pow(settings.exponent).float()  # (V,)
-        self.exact = torch.tensor(sorted(set(exact)), dtype=torch.long)
-        self.coded = torch.nonzero(~torch.isin(torch.arange(len(table)), self.exact))[:, 0]
+        self.exact = torch.tensor(sorted(set(source.exact)), dtype=torch.long)
+        self.coded = torch.nonzero(~torch.isin(torch.arange(len(self.table)), self.exact))[:, 0]
 
-        self.mean, directions = self._principal(metric, settings.plain_share)
+        self.mean, directions = self._principal(source.metric, settings.plain_share)
         self.scale = directions.abs().amax(1, keepdim=True) / 127
         self.rotation = (directions / self.scale).round()  # (d, d): fits into signed bytes
         self.inverse = torch.linalg.inv((self.rotation * self.scale).double()).float()
+
+        blocks = torch.arange(len(self.table)).split(BLOCK)
+        energy = torch.cat([self.rotated(block).square().sum(1) for block in blocks])  # (V,): as the metric has it
+        self.worth = self.weight * energy * (source.importance / self.weight.sum())  # of removing a row's whole error
+        self.ascending = self.worth[self.coded].sort().values
 
     def _principal(self, metric: Tensor | None, plain_share: float) -> tuple[Tensor, Tensor]:
         """Return the mean of the coded rows (d,) and the principal directions, as the metric has it (d, d).
 
         They are dealt out so that every piece of a code has one of each band of variance.
         """
-        dim = self.table.shape[1]
+        dim = self.dim
         weights = self.weight[self.coded].sqrt()  # between rows that all count the same, and rows by frequency
         mean, second, total = torch.zeros(dim), torch.zeros(dim, dim), weights.sum()
         for rows, weight in zip(self.coded.split(BLOCK), weights.split(BLOCK), strict=True):
@@ -131,7 +149,12 @@ class _Rows:
             second += (part * weight[:, None]).T @ part
         mean /= total
 
-        root, inverse = _roots(dim, metric, plain_share)
+        root = inverse = plain = torch.eye(dim, dtype=torch.float64)
+        if metric is not None:  # square root and its inverse, mixed with the plain error
+            mixed = metric.double().cpu()
+            mixed = (1 - plain_share) * mixed * dim / mixed.trace() + plain_share * plain
+            values, vectors = torch.linalg.eigh((mixed + mixed.T) / 2)
+            root, inverse = vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
         covariance = root @ (second / total - torch.outer(mean, mean)).double() @ root
         directions = (torch.linalg.eigh(covariance).eigenvectors.flip(1).T @ inverse).float()  # largest first
         width = widths_of(dim, FINE)[0]  # of the first stage, in all plans
@@ -140,68 +163,84 @@ class _Rows:
 
     def rotated(self, rows: Tensor) -> Tensor:
         """Return rows (n,) less the mean, in coordinates of the quantised directions: (n, d)."""
-        coordinates = torch.empty(len(rows), self.table.shape[1])
-        for start in range(0, len(rows), BLOCK):
-            part = rows[start : start + BLOCK]
-            coordinates[start : start + len(part)] = (self.table[part].float() - self.mean) @ self.inverse
-        return coordinates
-
-    def shape(self, plan: Sequence[Stage], depths: Tensor) -> TableShape:
-        """Return the shape of the table whose rows have these numbers of stages (V,)."""
-        counts = [int((depths[self.coded] > number).sum()) for number in range(len(plan))]
-        stages = tuple(replace(stage, rows=count) for stage, count in zip(plan, counts, strict=True) if count)
-        kind = str(self.table.dtype).removeprefix("torch.")
-        return TableShape(len(self.table), self.table.shape[1], len(self.exact), stages, kind)
+        return (self.table[rows].float() - self.mean) @ self.inverse
 
 
-def _best_plan(rows: _Rows, settings: CoderSettings, report: Report) -> tuple[list[Stage], Tensor]:
-    """Return the plan that leaves the least error in the size, and the number of stages of each row (V,)."""
-    blocks = torch.arange(len(rows.table)).split(BLOCK)
-    energy = torch.cat([rows.rotated(block).square().sum(1) for block in blocks])  # (V,): as the metric has it
-    worth = rows.weight * energy  # (V,): of removing all of a row's error
-    best: tuple[float, list[Stage], Tensor] | None = None
-    for plan in plans_of(rows.table.shape[1], settings.size):
-        left = _error_left(rows, plan, settings.seed, report)
-        depths = _depths(rows, plan, left, worth, settings.size)
-        error = float((worth * left[depths])[rows.coded].sum())
-        if best is None or error < best[0]:
-            best = error, plan, depths
-    assert best is not None
-    return best[1:]
+class _Plan:
+    """Stages to choose from for the rows of a table, and how much of the error each removes."""
+
+    def __init__(self, rows: _Rows, stages: Sequence[Stage], seed: int, report: Report) -> None:
+        self.rows, self.stages = rows, stages
+        sample = rows.coded[torch.randperm(len(rows.coded), generator=rows.generator)[:TRIED]]
+        residual, weights = rows.rotated(sample), torch.ones(len(sample))
+        whole, left = residual.square().sum(), [1.0]
+        for number, stage in enumerate(stages):
+            report("try", number, len(stages), {})
+            if len(sample):
+                _code(residual, weights, stage, rows.generator, seed)
+            left.append(float(residual.square().sum() / whole))
+        self.left = torch.tensor(left)  # (stages + 1,): share of the squared error after 0, 1, ... stages
+
+        cost = torch.tensor([rows.dim // stage.width for stage in stages], dtype=torch.float)
+        gain = (self.left[:-1] - self.left[1:]) / cost  # of each stage for a byte
+        self.gain = torch.cummin(gain, 0).values.clamp(min=0)  # falls from stage to stage
+
+    def shape(self, price: float) -> TableShape:
+        """Return the shape of the table at the price of a byte."""
+        rows = self.rows
+        counts = len(rows.ascending) - torch.searchsorted(rows.ascending, price / self.gain, right=True)
+        pairs = zip(self.stages, counts.tolist(), strict=True)
+        stages = tuple(replace(stage, rows=count) for stage, count in pairs if count)
+        kind = str(rows.table.dtype).removeprefix("torch.")
+        return TableShape(len(rows.table), rows.dim, len(rows.exact), stages, kind)
+
+    def depths(self, price: float) -> Tensor:
+        """Return the number of stages of each row (V,)."""
+        return torch.searchsorted(price / self.gain, self.rows.worth)
+
+    def error(self, price: float) -> float:
+        """Return the error that is left, as it counts."""
+        return float((self.rows.worth * self.left[self.depths(price)])[self.rows.coded].sum())
 
 
-def _error_left(rows: _Rows, plan: Sequence[Stage], seed: int, report: Report) -> Tensor:
-    """Return the share of the squared error left after 0, 1, ... stages, from a sample of rows: (stages + 1,)."""
-    sample = rows.coded[torch.randperm(len(rows.coded), generator=rows.generator)[:TRIED]]
-    residual, weights = rows.rotated(sample), torch.ones(len(sample))
-    whole, left = residual.square().sum(), [1.0]
-    for number, stage in enumerate(plan):
-        report("try", number, len(plan), {})
-        if len(sample):
-            _code(residual, weights, stage, rows.generator, seed)
-        left.append(float(residual.square().sum() / whole))
-    return torch.tensor(left)
+def _price(plans: Sequence[_Plan], size: int) -> float:
+    """Return the lowest price of a byte at which tables have the wanted size."""
 
+    def fits(price: float) -> bool:
+        return sum(plan.shape(price).nbytes for plan in plans) <= size
 
-def _depths(rows: _Rows, plan: Sequence[Stage], left: Tensor, worth: Tensor, size: int) -> Tensor:
-    """Return the number of stages of each row (V,), at the price of a byte that meets the size."""
-    count, dim = rows.table.shape
-    cost = torch.tensor([dim // stage.width for stage in plan], dtype=torch.float)
-    gain = (left[:-1] - left[1:]) / cost  # of each stage for a byte
-    gain = torch.cummin(gain, 0).values  # falls from stage to stage
-
-    def depths_at(price: float) -> Tensor:
-        return (worth[:, None] * gain > price).sum(1)
-
-    low, high = 0.0, float(worth.max() * gain.max())
+    low, high = 0.0, max(float(plan.rows.worth.max() * plan.gain.max()) for plan in plans)
     for _ in range(60):
         price = (low + high) / 2
-        too_large = rows.shape(plan, depths_at(price)).nbytes > size
-        low, high = (price, high) if too_large else (low, price)
-    depths = depths_at(high)
-    if rows.shape(plan, depths).nbytes > size:
-        raise InputError(f"{size:,} bytes are too few for a table of {count:,} x {dim}")
-    return depths
+        low, high = (low, price) if fits(price) else (price, high)
+    if not fits(high):
+        what = " and ".join(f"{len(plan.rows.table):,} x {plan.rows.dim}" for plan in plans)
+        raise InputError(f"{size:,} bytes are too few for a table of {what}")
+    return high
+
+
+def _encode(plan: _Plan, price: float, seed: int, report: Report) -> PackedTable:
+    """Return the table with the stages that are worth their price."""
+    rows, shape, depths = plan.rows, plan.shape(price), plan.depths(price)
+    packed = PackedTable(shape)
+    packed.fill({"exact": rows.table[rows.exact], "mean": rows.mean})
+    packed.fill({"rotation": rows.rotation, "rotation_scale": rows.scale})
+    packed.set_depths(depths, rows.exact)
+
+    order = rows.coded[torch.argsort(depths[rows.coded], descending=True, stable=True)]
+    order = order[: shape.stages[0].rows if shape.stages else 0]
+    rotated = GrowingArray(np.float32)  # memory-mapped where it is large
+    for block in order.split(BLOCK):
+        rotated.add(rows.rotated(block).numpy())
+    residual = torch.from_numpy(rotated.array()).view(-1, rows.dim)  # (n, d)
+    for number, stage in enumerate(shape.stages):
+        report("code", number, len(shape.stages), {})
+        book, scale, codes = _code(
+            residual[: stage.rows], rows.weight[order[: stage.rows]], stage, rows.generator, seed
+        )
+        packed.fill({f"codes_{number}": codes, f"book_{number}": book, f"scale_{number}": scale})
+    report("code", len(shape.stages), len(shape.stages), {})
+    return packed
 
 
 def _code(
@@ -230,13 +269,14 @@ def _code(
     entries = book * scale  # (pieces, ENTRIES, width)
     codes = torch.empty(pieces, len(residual), dtype=torch.uint8)
 
-    def encode(piece: int) -> None:
-        part = residual[:, piece * stage.width : (piece + 1) * stage.width]
+    def encode(start: int, piece: int) -> None:
+        part = residual[start : start + BLOCK, piece * stage.width : (piece + 1) * stage.width]
         nearest = assign(part.contiguous(), entries[piece])
-        codes[piece] = nearest
+        codes[piece, start : start + BLOCK] = nearest
         part -= entries[piece][nearest]
 
-    _in_threads(encode, pieces)
+    for start in range(0, len(residual), BLOCK):
+        _in_threads(partial(encode, start), pieces)
     return book, scale, codes
 
 
@@ -265,17 +305,6 @@ def assign(pieces: Tensor, book: Tensor) -> Tensor:
         products = torch.addmm(bias, part, across, out=buffer[: len(part)])
         np.argmax(products.numpy(), 1, out=nearest[start : start + CHUNK])  # many times as fast as torch's
     return torch.from_numpy(nearest)
-
-
-def _roots(dim: int, metric: Tensor | None, plain_share: float) -> tuple[Tensor, Tensor]:
-    """Return the square root of a metric, mixed with the plain error, and its inverse: (d, d) each, float64."""
-    plain = torch.eye(dim, dtype=torch.float64)
-    if metric is None:
-        return plain, plain
-    mixed = metric.double().cpu()
-    mixed = (1 - plain_share) * mixed * dim / mixed.trace() + plain_share * plain
-    values, vectors = torch.linalg.eigh((mixed + mixed.T) / 2)
-    return vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
 
 
 def _in_threads(work: Callable[[int], Result], count: int) -> list[Result]:

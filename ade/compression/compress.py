@@ -1,15 +1,16 @@
 """`ade.compress`: a Hugging Face model -> the same model with its embedding table in codes, in a folder of its own.
 
-Load, count how often rows are used, code the table, tune it where there is text for it, put it into the model, measure
-on held-out text, and write the folder.
+Load, count how often rows are used, code the table (and those that a model has beside it, as a row of every layer for
+each token), tune it where there is text for it, put it into the model, measure on held-out text, and write the folder.
 """
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,11 @@ from torch import Tensor, nn
 from ade.coded_layer import PackedTable
 from ade.compression import outputs
 from ade.compression.checkpoint import load_model, read_json, source_folder, transformer_folder, write_folder
-from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.coder import CoderSettings, SourceTable, encode_tables
 from ade.compression.frequencies import best_known, generated_texts, row_frequencies
 from ade.compression.outputs import body_of, is_decoder, token_ids
 from ade.compression.quantizer import replace_tables
-from ade.compression.replacement import find_tables
-from ade.compression.report import GENERATED, HELD_OUT, CompressionReport
+from ade.compression.replacement import find_tables, modules_sharing, tables_beside
 from ade.compression.tuning import MAX_TOKENS, tune
 from ade.data.records import texts_of
 from ade.devices import resolve_device
@@ -38,10 +38,47 @@ LANGUAGES = 8  # whose words are generated text where there is no corpus
 GROWTH = 1.25  # bytes are multiplied by this until the loss is small enough
 REPORT = "compression.json"
 OUTPUT_TEXTS, INPUT_TEXTS = 100, 800  # for the metrics of a decoder's output and of an encoder's input
+NOISE_TEXTS = 32  # that show which of several tables counts more
 EXACT_SHARE = 0.05  # maximum share of the bytes for special tokens, whose rows stay exact
 ENCODER = {"exponent": 0.5, "plain_share": 0.2}  # of the coder: rare words decide what a text is about
 DECODER = {"exponent": 0.6, "plain_share": 0.03}  # scores of all rows are compared, and few directions decide them
-Item = TypeVar("Item")
+HELD_OUT, GENERATED = "held-out text", "generated text"  # what a loss is measured on
+ROUGH = "Generated text is words drawn by their frequencies, on which models often lose less than on real text."
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    """Bytes and losses, before and after."""
+
+    source: str
+    table: Mapping[str, int]  # bytes: before, after
+    weights: Mapping[str, int]
+    folder: Mapping[str, int]
+    measure: str  # what `loss` is
+    loss: Mapping[str, float]  # percent, by file or language
+    measured_on: str = HELD_OUT
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss over files or languages, in percent; NaN where there was no text."""
+        return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
+
+    def card(self) -> str:
+        """Return the section of the model card."""
+        lines = [
+            "\n## Compressed table\n",
+            f"The embedding table of {self.source}, packed by `ade compress`; everything else is unchanged. "
+            "`import ade` before loading it.\n",
+            "| | before | after | |\n| --- | ---: | ---: | ---: |",
+        ]
+        for name, size in (("table", self.table), ("weights", self.weights), ("folder", self.folder)):
+            before, after = size["before"], size["after"]
+            lines.append(f"| {name} | {before / 1e6:.1f} MB | {after / 1e6:.1f} MB | {before / after:.1f}x |")
+        lines.append(f"\n| {self.measured_on} | {self.measure}, percent |\n| --- | ---: |")
+        lines += [f"| {name} | {loss:.2f} |" for name, loss in self.loss.items()]
+        lines += [f"\n{ROUGH}"] if self.measured_on == GENERATED else []
+        return "\n".join([*lines, ""])
 
 
 def compress(
@@ -78,7 +115,7 @@ def compress(
             str(source), table, measure=outputs.measure_of(model), loss=loss, **sizes,
             measured_on=HELD_OUT if job.held_out else GENERATED, metadata={"settings": asdict(settings)},
         )  # fmt: skip
-        (draft / REPORT).write_text(json.dumps(result.to_dict(), indent=2) + "\n", "utf8")
+        (draft / REPORT).write_text(json.dumps(asdict(result), indent=2) + "\n", "utf8")
         with open(draft / "README.md", "a", encoding="utf8") as card:
             card.write(result.card())
     return result
@@ -120,23 +157,27 @@ class _Job:
         size, frequencies, texts, before = 0, None, self.held_out, None
         while True:
             model, tokenizer = load_model(self.folder)
+            dtype = model.dtype
+            beside = tables_beside(model)
+            dims = {**self._main_tables(model), **beside}  # length of the rows that are coded, by module
+            weights = {name: model.get_submodule(name).weight.detach() for name in dims}  # memory-mapped, as loaded
             model.to(resolve_device(self.settings.device))
-            weights, dtype = self._weights(model), model.dtype
-            if model.device.type == "cpu" or self.tuning:
-                nn.Module.float(model)  # half precision is several times as slow on a CPU, and gradients vanish in it
-            rows, dim = next(iter(weights.values())).shape
-            size = int(size * GROWTH) if size else self.settings.nbytes(rows, dim)
+            cast = model.device.type == "cpu" or bool(self.tuning)
+            if cast:
+                cast_to_float(model, [model.get_submodule(name) for name in beside])
+            size = int(size * GROWTH) if size else self.settings.nbytes(sum(map(Tensor.numel, weights.values())))
             if frequencies is None or before is None:
-                frequencies = self._frequencies(tokenizer, rows)
+                frequencies = self._frequencies(tokenizer, max(map(len, weights.values())))
                 texts = texts or generated_texts(best_known(tokenizer.backend_tokenizer, self.languages, LANGUAGES))
                 before = outputs.outputs_of(model, tokenizer, texts, self.report)
 
-            tables = {
-                name: self._coded(model, tokenizer, name, weight, frequencies, size) for name, weight in weights.items()
-            }
+            tables = self._coded(model, tokenizer, weights, dims, frequencies, size)
             replace_tables(model, tables, tie_head=self.settings.head != "input")
+            if cast:
+                nn.Module.float(model)  # the packed tables, too
             loss = outputs.losses(model, before, outputs.outputs_of(model, tokenizer, texts, self.report))
-            worst, nbytes = max(loss.values(), default=0.0), sum(weight.nbytes for weight in weights.values())
+            worst = max(loss.values(), default=0.0)
+            nbytes = sum(weight.nbytes for weight in weights.values())
             if not self.settings.max_loss or worst <= parse_percent(self.settings.max_loss):
                 nn.Module.to(model, dtype)
                 after = sum(table.shape.nbytes for table in tables.values())
@@ -144,15 +185,15 @@ class _Job:
             if size * GROWTH > nbytes:
                 raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
 
-    def _weights(self, model: Any) -> dict[str, Tensor]:
-        """Return the tables to code, by the names of their modules."""
+    def _main_tables(self, model: Any) -> dict[str, int]:
+        """Return the modules of input and output whose tables are coded, and the lengths of their rows."""
         tables = find_tables(model)
-        names = [tables.input]
+        dims = {tables.input: model.get_submodule(tables.input).embedding_dim}
         if self.settings.head == "both":
             if tables.head is None or tables.tied:
                 raise InputError("--head both is for models with an output table of their own; this one has none")
-            names.append(tables.head)
-        return {name: model.get_submodule(name).weight.detach() for name in names}
+            dims[tables.head] = model.get_submodule(tables.head).in_features
+        return dims
 
     def _frequencies(self, tokenizer: Any, rows: int) -> Tensor:
         """Return the mean of the expected frequencies of rows over files of texts, which count the same."""
@@ -161,28 +202,53 @@ class _Job:
         return torch.stack([row_frequencies(backend, rows, f, self.languages, self.report) for f in files]).mean(0)
 
     def _coded(
-        self, model: Any, tokenizer: Any, name: str, weight: Tensor, frequencies: Tensor, size: int
-    ) -> PackedTable:
-        """Code a table, and tune it where there is text for it."""
-        tables, body, decoder = find_tables(model), body_of(model), is_decoder(model)
-        scored = decoder and (name == tables.head or (tables.tied and self.settings.head != "input"))
-        metric = None
-        if scored:
-            metric = outputs.output_metric(body, self._example_ids(tokenizer, OUTPUT_TEXTS))
-        elif not decoder:
-            ids, layer = self._example_ids(tokenizer, INPUT_TEXTS), model.get_submodule(name)
-            metric = outputs.input_metric(body, layer, ids, self.settings.seed, self.report)
-        settings = CoderSettings(size, self.settings.seed, **(DECODER if decoder else ENCODER))
-        special = special_token_rows(tokenizer, weight, size)
-        table = encode_table(weight.cpu(), frequencies, special, settings, metric, self.report)
-        if not self.tuning or name != tables.input:
-            return table
+        self,
+        model: Any,
+        tokenizer: Any,
+        weights: Mapping[str, Tensor],
+        dims: Mapping[str, int],
+        frequencies: Tensor,
+        size: int,
+    ) -> dict[str, PackedTable]:
+        """Code the tables in `size` bytes, and tune that of the input where there is text for it."""
+        tables, body, seed = find_tables(model), body_of(model), self.settings.seed
+        decoder = is_decoder(model)
+        tied = tables.tied and self.settings.head != "input"
 
-        files = [[ids[:MAX_TOKENS] for ids in token_ids(tokenizer, texts)] for texts in self.tuning]
-        ids = balanced([[row for row in rows if len(row) > 1] for rows in files])
-        layers = [model.get_submodule(layer) for layer in (tables.input, *tables.shared) if layer != tables.head]
-        steps, seed = self.settings.tune_steps, self.settings.seed
-        return tune(body, layers, table, ids, weight if scored else None, steps, seed, self.report)
+        readers = {}  # the modules that read each table
+        for name in weights:
+            shared = (other for other in modules_sharing(model, name) if other != tables.head or tied)
+            readers[name] = [model.get_submodule(each) for each in (name, *shared)]
+        importance = dict.fromkeys(weights, 1.0)
+        if len(weights) > 1:
+            importance = outputs.importance(model, readers, dims, self._example_ids(tokenizer, NOISE_TEXTS), seed)
+
+        sources = []
+        total = sum(map(Tensor.numel, weights.values()))
+        for name, weight in weights.items():
+            dim = dims[name]
+            slices = weight.shape[1] // dim
+            metric = None
+            if decoder and (name == tables.head or (tied and name == tables.input)):
+                metric = outputs.output_metric(body, self._example_ids(tokenizer, OUTPUT_TEXTS))
+            elif not decoder:
+                ids, layer = self._example_ids(tokenizer, INPUT_TEXTS), model.get_submodule(name)
+                metric = outputs.input_metric(body, layer, ids, dim, seed, self.report)
+            special = special_token_rows(tokenizer, weight, size * weight.numel() // total)
+            exact = [row * slices + number for row in special for number in range(slices)]
+            frequency = frequencies[: len(weight)].repeat_interleave(slices)
+            sources.append(SourceTable(weight.cpu().reshape(-1, dim), frequency, exact, metric, importance[name]))
+        settings = CoderSettings(size, seed, **(DECODER if decoder else ENCODER))
+        packed = dict(zip(weights, encode_tables(sources, settings, self.report), strict=True))
+
+        if self.tuning:
+            files = [[ids[:MAX_TOKENS] for ids in token_ids(tokenizer, texts)] for texts in self.tuning]
+            ids = balanced([[row for row in rows if len(row) > 1] for rows in files])
+            layers = [layer for layer in readers[tables.input] if isinstance(layer, nn.Embedding)]
+            original = weights[tables.input] if decoder and tied else None
+            table, steps = packed[tables.input], self.settings.tune_steps
+            packed[tables.input] = tune(body, layers, table, ids, original, steps, seed, self.report)
+        return packed
 
     def _example_ids(self, tokenizer: Any, most: int) -> list[list[int]]:
         """Return the ids of texts like those to come: of the corpus, or of generated ones in many languages."""
@@ -199,10 +265,23 @@ def _texts_of(file: str | Path) -> list[str]:
     return list(islice((text for text in texts_of(file) if text.strip()), MAX_TEXTS))
 
 
-def balanced(files: Sequence[Sequence[Item]]) -> list[Item]:
-    """Return the items of all files, those of shorter files repeated until each has as many as the longest."""
-    length = max((len(items) for items in files), default=0)
-    return [item for items in files if items for item in islice(cycle(items), length)]
+def cast_to_float(model: Any, embeddings: Sequence[nn.Module]) -> None:
+    """Cast a model to float32: half precision is several times as slow on a CPU, and gradients vanish in it.
+
+    The tables of these embeddings stay as they are stored, and their rows are cast as they are read: a table of every
+    layer's inputs may be larger than memory.
+    """
+    weights = [module._parameters.pop("weight") for module in embeddings]
+    nn.Module.float(model)
+    for module, weight in zip(embeddings, weights, strict=True):
+        module._parameters["weight"] = weight
+        module.register_forward_hook(lambda module, inputs, rows: rows.float())
+
+
+def balanced(files: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the texts of all files, those of shorter files repeated until each has as many as the longest."""
+    length = max((len(texts) for texts in files), default=0)
+    return [text for texts in files if texts for text in islice(cycle(texts), length)]
 
 
 def special_token_rows(tokenizer: Any, weight: Tensor, size: int) -> list[int]:

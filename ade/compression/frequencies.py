@@ -97,8 +97,18 @@ def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report:
     total = np.zeros(rows)
     for number, (language, words) in enumerate(lists.items()):
         report("words", number, len(lists), {})
-        shares, single = _shares_in(tokenizer, rows, words, language)
-        total += shares * (1.0 if languages else min(1.0, single / KNOWN) ** FALL)
+        names, frequencies = list(words), np.array(list(words.values()))  # most frequent first
+        frequencies /= frequencies.sum()
+        shares, single = np.zeros(rows), 0.0  # of each token, and of words that are a single token
+        for form, space, share, most in FORMS:
+            before = "" if language in WITHOUT_SPACES else space
+            for start in range(0, min(most, len(names)), BATCH):
+                ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[start : start + BATCH]])
+                weights = frequencies[start : start + BATCH]
+                shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
+                if form is str and space:
+                    single += float(weights[_single(tokenizer, ids, lengths)].sum())
+        total += shares / shares.sum() * (1.0 if languages else min(1.0, single / KNOWN) ** FALL)
     report("words", len(lists), len(lists), {})
     total /= max(total.sum(), 1e-300)
 
@@ -106,22 +116,6 @@ def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report:
         for token in tokenizer.encode(mark, add_special_tokens=False).ids[-1:]:
             total[token] += share
     return (1 - OWN) * torch.from_numpy(total / total.sum()) + OWN * own_frequencies(tokenizer, rows)
-
-
-def _shares_in(tokenizer: Tokenizer, rows: int, words: Mapping[str, float], language: str) -> tuple[np.ndarray, float]:
-    """Return the share of each token in a language, and the share of its words that are a single token."""
-    names, frequencies = list(words), np.array(list(words.values()))  # most frequent first
-    frequencies /= frequencies.sum()
-    shares, single = np.zeros(rows), 0.0
-    for form, space, share, most in FORMS:
-        before = "" if language in WITHOUT_SPACES else space
-        for start in range(0, min(most, len(names)), BATCH):
-            ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[start : start + BATCH]])
-            weights = frequencies[start : start + BATCH]
-            shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
-            if form is str and space:
-                single += float(weights[_single(tokenizer, ids, lengths)].sum())
-    return shares / shares.sum(), single
 
 
 def word_lists(languages: Sequence[str] = ()) -> dict[str, dict[str, float]]:

@@ -22,12 +22,13 @@ class PackedModule(nn.Module):
     like: Tensor  # (0,) in the dtype of the model, which `model.to(dtype)` changes
     placeholder: Tensor | None = None
 
-    def __init__(self, table: PackedTable, dtype: torch.dtype, owned: bool) -> None:
+    def __init__(self, table: PackedTable, weight: Tensor, owned: bool) -> None:
         super().__init__()
         if owned:
             self.table = table
         self._shared = (table,)  # a tuple: not a submodule
-        self.register_buffer("like", torch.empty(0, dtype=dtype), persistent=False)
+        self.size = tuple(weight.shape)  # of the replaced table
+        self.register_buffer("like", torch.empty(0, dtype=weight.dtype), persistent=False)
 
     @property
     def packed(self) -> PackedTable:
@@ -46,11 +47,6 @@ class PackedModule(nn.Module):
         """Whether the table is saved and moved with this module."""
         return "table" in self._modules
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the model."""
-        return self.like.dtype
-
     def __getattr__(self, name: str) -> Any:
         if name != "weight":
             return super().__getattr__(name)
@@ -63,38 +59,69 @@ class PackedModule(nn.Module):
 
         It is marked as initialised, which transformers respects.
         """
-        size = (self.packed.shape.rows, self.packed.shape.dim)
-        self.placeholder = torch.empty(size, dtype=self.dtype, device="meta") if loading else None
+        self.placeholder = torch.empty(self.size, dtype=self.like.dtype, device="meta") if loading else None
         if self.placeholder is not None:
             self.placeholder._is_hf_initialized = True  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def decoded(self, dtype: torch.dtype) -> nn.Parameter:
-        """Return the whole table as a parameter (V, d)."""
+        """Return the whole table as a parameter, as large as the replaced one."""
         shape, device = self.packed.shape, self.table_device
         weight = torch.empty(shape.rows, shape.dim, dtype=dtype, device=device)
         for ids in torch.arange(shape.rows, device=device).split(BLOCK):
             weight[ids] = self.packed(ids).to(dtype)
-        return nn.Parameter(weight)
+        return nn.Parameter(weight.view(self.size))
+
+
+class RowReader:
+    """What a packed embedding has for a weight: single rows can be read, as Gemma 4 reads that of padding."""
+
+    def __init__(self, embedding: "PackedEmbedding") -> None:
+        self._embedding = embedding
+
+    def __getitem__(self, key: Any) -> Tensor:
+        row, *columns = key if isinstance(key, tuple) else (key,)
+        if not isinstance(row, int):
+            raise AttributeError(NO_WEIGHT)
+        return self._embedding.rows(torch.tensor(row, device=self._embedding.table_device))[tuple(columns)]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(NO_WEIGHT)
 
 
 class PackedEmbedding(PackedModule):
-    """Rows of a packed table by id, in the model's dtype, multiplied where the replaced embedding multiplied them."""
+    """Rows of a packed table by id, in the model's dtype, multiplied where the replaced embedding multiplied them.
+
+    A table with a row of every layer for each token has each layer's slice as a row of the packed table.
+    """
 
     def __init__(self, table: PackedTable, replaced: nn.Embedding, owned: bool = True) -> None:
-        super().__init__(table, replaced.weight.dtype, owned)
+        super().__init__(table, replaced.weight, owned)
         self.num_embeddings, self.embedding_dim = replaced.num_embeddings, replaced.embedding_dim
-        self.padding_idx = replaced.padding_idx
+        self.slices, self.padding_idx = self.embedding_dim // table.shape.dim, replaced.padding_idx
         self.replaced_class: Any = type(replaced)
-        self.scale, rounded = _scale_of(replaced)
+        self.scale, rounded = scale_of(replaced)
         self._factor = torch.tensor(self.scale, device="cpu") if rounded else self.scale
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight" and self.placeholder is None:
+            return RowReader(self)
+        return super().__getattr__(name)
+
+    def rows(self, input_ids: Tensor) -> Tensor:
+        """Return the rows of ids (...) as the table has them: (..., d)."""
+        ids = input_ids.to(self.table_device)
+        if self.slices > 1:
+            ids = ids[..., None] * self.slices + torch.arange(self.slices, device=ids.device)  # (..., slices)
+        rows = self.packed(ids).to(device=input_ids.device, dtype=self.like.dtype)
+        return rows.flatten(-2) if self.slices > 1 else rows
+
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Return the rows of ids (...): (..., d)."""
-        rows = self.packed(input_ids.to(self.table_device)).to(device=input_ids.device, dtype=self.dtype)
+        """Return the rows of ids (...), scaled: (..., d)."""
+        rows = self.rows(input_ids)
         if self._factor is None:
             return rows
-        return rows * (self._factor.to(self.dtype) if isinstance(self._factor, Tensor) else self._factor)
+        return rows * (self._factor.to(self.like.dtype) if isinstance(self._factor, Tensor) else self._factor)
 
     def dequantized(self, weight: nn.Parameter) -> nn.Module:
         """Return a module of the replaced class with this table."""
@@ -111,7 +138,7 @@ class PackedHead(PackedModule):
     """Products of vectors with every row of a packed table, without unfolding it, plus the bias."""
 
     def __init__(self, table: PackedTable, replaced: nn.Linear, owned: bool = True) -> None:
-        super().__init__(table, replaced.weight.dtype, owned)
+        super().__init__(table, replaced.weight, owned)
         self.in_features, self.out_features = replaced.in_features, replaced.out_features
         self.bias = replaced.bias  # the same parameter: it may be tied, too
 
@@ -137,14 +164,15 @@ def packed_module(table: PackedTable, replaced: nn.Module, name: str, owned: boo
     if not isinstance(replaced, nn.Embedding | nn.Linear):
         raise InputError(f"{name} is {type(replaced).__name__}: only nn.Embedding and nn.Linear can be packed")
     given, size = tuple(replaced.weight.shape), (table.shape.rows, table.shape.dim)
-    if given != size:
+    slices = given[1] // size[1] if isinstance(replaced, nn.Embedding) else 1
+    if (given[0] * slices, given[1]) != (size[0], size[1] * slices):
         raise InputError(f"{name} is {given[0]} x {given[1]}, the packed table {size[0]} x {size[1]}")
     if isinstance(replaced, nn.Embedding):
         return PackedEmbedding(table, replaced, owned).train(replaced.training)
     return PackedHead(table, replaced, owned).train(replaced.training)
 
 
-def _scale_of(embedding: nn.Embedding) -> tuple[float | None, bool]:
+def scale_of(embedding: nn.Embedding) -> tuple[float | None, bool]:
     """Return what an embedding multiplies its rows by, and whether that number is rounded to the model's dtype first.
 
     Gemma's embeddings keep it as `scalar_embed_scale` beside a buffer, those of Bart's family as `embed_scale`.

@@ -139,7 +139,7 @@ class AdeQuantizer(HfQuantizer):
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors to save: the model's, and stubs under the names of the packed weights."""
         model.config.quantization_config = self.quantization_config = AdeQuantizationConfig.of(model)
-        stubs = {f"{name}.weight": torch.zeros(STUB, dtype=module.dtype) for name, module in owners(model).items()}
+        stubs = {f"{name}.weight": torch.zeros(STUB, dtype=module.like.dtype) for name, module in owners(model).items()}
         return {**model.state_dict(), **stubs}, {}
 
     def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ade.coded_layer import PackedTable
 from ade.compression.head import Packed, PackedEmbedding, packed_module
+from ade.compression.outputs import body_of, hidden_states, hooked, padded
 from ade.errors import InputError
 
 Ties = list[tuple[Any, dict[str, str]]]  # models and the tied weights they declared before
@@ -45,6 +46,32 @@ def find_tables(model: Any) -> Tables:
     return Tables(name, names.get(id(output)), modules_sharing(model, name))
 
 
+@torch.inference_mode()
+def tables_beside(model: Any) -> dict[str, int]:
+    """Return the embeddings beside the input that token ids are looked up in, and how long the rows to code are.
+
+    The model is run once to see which ids each embedding is given: positions and kinds of tokens are no token ids. A
+    table that has every layer's input for each token is coded in slices of one layer.
+    """
+    ids = [7, 3, 5, 4, 6]
+    readers: dict[nn.Module, None] = {}
+
+    def seen(module: nn.Module, inputs: tuple[torch.Tensor, ...], _: torch.Tensor) -> None:
+        if inputs and inputs[0].flatten().tolist() == ids:
+            readers[module] = None
+
+    with hooked({module: seen for module in model.modules() if isinstance(module, nn.Embedding)}):
+        hidden_states(body_of(model), *padded([ids], model.device))
+
+    tables, length = find_tables(model), getattr(model.config.get_text_config(), "hidden_size_per_layer_input", None)
+    beside = {}
+    for name, module in model.named_modules():
+        if module in readers and name not in (tables.input, *tables.shared):
+            dim = module.embedding_dim
+            beside[name] = length if length and dim % length == 0 else dim
+    return beside
+
+
 def modules_sharing(model: Any, name: str) -> tuple[str, ...]:
     """Return the names of the other modules with the table of this one, by declared ties or by being the same."""
     module, ties = model.get_submodule(name), model.all_tied_weights_keys
@@ -56,7 +83,8 @@ def modules_sharing(model: Any, name: str) -> tuple[str, ...]:
     names = []
     for other, candidate in model.named_modules(remove_duplicate=False):
         same = table is not None and getattr(candidate, shared_as, None) is table
-        tied = f"{other}.weight" in declared and hasattr(candidate, "weight")  # some declare what they have not
+        weighted = hasattr(candidate, "weight") and not isinstance(candidate, Packed)  # some declare what they have not
+        tied = weighted and f"{other}.weight" in declared
         if other != name and (same or tied):
             names.append(other)
     return tuple(names)
@@ -101,7 +129,7 @@ def take_tables_out(model: Any, ties: Ties, dtype: torch.dtype | None = None) ->
     for name, module in packed_modules(model).items():
         key = id(module.packed)
         if key not in weights:
-            weights[key] = module.decoded(dtype or module.dtype)
+            weights[key] = module.decoded(dtype or module.like.dtype)
         model.set_submodule(name, module.dequantized(weights[key]))
     for part, declared in ties:
         tied = {t: s for t, s in declared.items() if part.get_parameter(t) is part.get_parameter(s)}

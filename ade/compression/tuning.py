@@ -12,20 +12,19 @@ import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ade.coded_layer import PackedTable, TrainableTable
 from ade.compression.head import PackedEmbedding
-from ade.compression.outputs import padded
+from ade.compression.outputs import distance, hidden_states, hooked, padded
 from ade.devices import tf32
 from ade.errors import InputError
 from ade.files import cache_folder, new_file
@@ -36,7 +35,6 @@ LEARNING_RATE = 0.003  # the peak, relative to the root mean square of each arra
 WARMUP = 0.05  # of all steps
 SAVED_EVERY = 30.0  # seconds
 CANDIDATES = 16_384  # maximum number of tokens that next-token distributions are compared on
-MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam
 
 
 def tune(
@@ -64,7 +62,7 @@ def tune(
               for p in trained.parameters() if p.numel()]  # fmt: skip
     optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE, betas=(0.9, 0.98))
     checkpoint = checkpoint_of(body, packed, texts, original is not None, steps, seed)
-    start, average = _restore(checkpoint, optimizer)
+    start, average = _restore(checkpoint, trained, optimizer)
 
     was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
@@ -72,16 +70,18 @@ def tune(
     try:
         with tf32(device):
             for step, (ids, mask) in enumerate(_batches(texts, steps, seed, device, start), start):
-                target = _states(body, ids, mask)
+                target = hidden_states(body, ids, mask)
                 with rows_from(trained, layers):
-                    states = _states(body, ids, mask)
+                    states = hidden_states(body, ids, mask)
                 if candidates is None or original is None:
                     loss = distance(states, target, mask)
                 else:
                     loss = _divergence(states[mask], target[mask], trained, original, *candidates.draw(step))
 
+                warm = (step + 1) / max(1, int(WARMUP * steps))
+                rate = LEARNING_RATE * min(warm, 0.5 * (1 + math.cos(math.pi * step / steps)))
                 for group in optimizer.param_groups:
-                    group["lr"] = LEARNING_RATE * group["scale"] * _schedule(step, steps)
+                    group["lr"] = rate * group["scale"]
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -89,7 +89,7 @@ def tune(
                 if not math.isfinite(average):
                     raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
                 if time.monotonic() - saved >= SAVED_EVERY:
-                    _save(checkpoint, step + 1, average, optimizer)
+                    _save(checkpoint, step + 1, average, trained, optimizer)
                     saved = time.monotonic()
                 report("tune", step + 1, steps, {"loss": average})
     finally:
@@ -101,33 +101,14 @@ def tune(
     return trained.cpu().packed()
 
 
-@contextmanager
-def rows_from(table: PackedTable, layers: Sequence[nn.Embedding]) -> Iterator[None]:
+def rows_from(table: PackedTable, layers: Sequence[nn.Embedding]) -> AbstractContextManager[None]:
     """Context manager: embedding layers return rows of another table."""
 
     def replaced(coded: nn.Module, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         rows: Tensor = coded(inputs[0])
         return rows
 
-    coded = [PackedEmbedding(table, layer, owned=False) for layer in layers]
-    hooks = [layer.register_forward_hook(partial(replaced, each)) for each, layer in zip(coded, layers, strict=True)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _states(body: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-    states: Tensor = body(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-    return states
-
-
-def distance(states: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """One minus the cosine of hidden states (B, T, d): mean over tokens, plus that of their means over a text."""
-    tokens = 1 - F.cosine_similarity(states[mask], target[mask], dim=1).mean()
-    share = mask[..., None] / mask.sum(1).clamp(min=1)[:, None, None]
-    return tokens + 1 - F.cosine_similarity((states * share).sum(1), (target * share).sum(1), dim=1).mean()
+    return hooked({layer: partial(replaced, PackedEmbedding(table, layer, owned=False)) for layer in layers})
 
 
 def _divergence(
@@ -137,11 +118,6 @@ def _divergence(
     wanted = target @ original[tokens.to(original.device)].to(target).T + added  # (n, candidates)
     scores = states @ trained(tokens).T + added
     return F.kl_div(scores.log_softmax(1), wanted.log_softmax(1), log_target=True, reduction="batchmean")
-
-
-def _schedule(step: int, steps: int) -> float:
-    warm = max(1, int(WARMUP * steps))
-    return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 def _batches(
@@ -192,36 +168,24 @@ def checkpoint_of(
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     for ids in texts:
         digest.update(np.array([*ids, -1], np.int64).tobytes())
-    return cache_folder() / "tuning" / f"{digest.hexdigest()[:32]}.safetensors"
+    return cache_folder() / "tuning" / f"{digest.hexdigest()[:32]}.pt"
 
 
-def _save(path: Path, step: int, average: float, optimizer: torch.optim.Adam) -> None:
-    """Write parameters and moments after `step` steps; where the cache cannot be written, tuning goes on without."""
-    arrays: dict[str, Tensor] = {"at": torch.tensor([step, average], dtype=torch.float64)}
-    for number, group in enumerate(optimizer.param_groups):
-        (parameter,) = group["params"]
-        arrays[f"{number}.value"] = parameter.detach().contiguous()
-        arrays |= {f"{number}.{name}": optimizer.state[parameter][name].contiguous() for name in MOMENTS}
+def _save(path: Path, step: int, average: float, trained: nn.Module, optimizer: torch.optim.Adam) -> None:
+    """Write the state after `step` steps; where the cache cannot be written, tuning goes on without."""
+    state = {"step": step, "average": average, "optimizer": optimizer.state_dict()}
     with suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as draft:
-            save_file(arrays, draft)
+            torch.save({**state, "parameters": dict(trained.named_parameters())}, draft)
 
 
-@torch.no_grad()
-def _restore(path: Path, optimizer: torch.optim.Adam) -> tuple[int, float]:
+def _restore(path: Path, trained: nn.Module, optimizer: torch.optim.Adam) -> tuple[int, float]:
     """Set parameters and moments to those of a checkpoint; returns its steps and average loss, (0, 0.0) without one."""
-    numbers = range(len(optimizer.param_groups))
     try:
-        with safe_open(path, "pt") as file:
-            step, average = file.get_tensor("at").tolist()
-            values = [file.get_tensor(f"{number}.value") for number in numbers]
-            moments = [{name: file.get_tensor(f"{number}.{name}") for name in MOMENTS} for number in numbers]
-    except (OSError, SafetensorError, ValueError):  # none, or a damaged one: start again
+        state = torch.load(path, next(trained.parameters()).device, weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError):  # none, or a damaged one: start again
         return 0, 0.0
-    for number, group in enumerate(optimizer.param_groups):
-        (parameter,) = group["params"]
-        parameter.copy_(values[number])
-        state = {name: array.to(parameter.device) for name, array in moments[number].items()}
-        optimizer.state[parameter] = {"step": torch.tensor(float(step)), **state}
-    return int(step), average
+    trained.load_state_dict(state["parameters"], strict=False)
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"], state["average"]

@@ -20,7 +20,7 @@ from ade.data.records import texts_of
 from ade.data.sources import EMBEDDED, load_dataset
 from ade.data.texts import GrowingTexts, Texts
 from ade.data.tokens import Ragged, tokenize
-from ade.encoders import rows
+from ade.encoders.rows import RowTable, row_table
 from ade.encoders.targets import Lines, read_translations, target_vectors
 from ade.encoders.teacher import SentenceTeacher
 from ade.errors import InputError
@@ -37,6 +37,7 @@ from ade.training.loop import check_one_process, fit_task
 from ade.training.start import shape_of, start_for_encoder, untrained
 
 MIN_TEXTS = 20
+CODED_FROM = 100_000  # tokens of a teacher: finding pairs for so many would take very long
 VALIDATION, MAX_VALIDATION = 0.05, 2000  # fraction and maximum number of texts in the validation split
 
 
@@ -75,7 +76,10 @@ def distill_encoder(
         more: fields of `EncoderSettings`.
     """
     check_one_process()
-    settings = _resolved(settings or EncoderSettings(), more)
+    known = {entry.name for entry in fields(EncoderSettings)}
+    if unknown := sorted(more.keys() - known):
+        raise InputError(f"no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
+    settings = replace(settings or EncoderSettings(), **more)
     if table is None:
         if isinstance(teacher, SentenceTeacher):
             raise InputError("a teacher that is loaded has no embedding table to read: give table")
@@ -83,15 +87,16 @@ def distill_encoder(
     if out is not None:
         with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
             pass
-    files, parallel = _files(corpus), _files(translations)
+    files, parallel = ([f] if isinstance(f, str | Path) else list(f) for f in (corpus, translations))
     data, lines = gather_texts(files, texts, parallel, text_column)
     if not isinstance(teacher, SentenceTeacher):
         teacher = SentenceTeacher.load(teacher, settings.device, prefix)
     if settings.dim > teacher.dim:
         raise InputError(f"vectors of the teacher have {teacher.dim} dimensions; {settings.dim} cannot be learned")
     with shown(progress) as report:
-        source, training, dim = load_teacher(table), training_of(settings), settings.dim or teacher.dim
-        start, tokens, bits, second = _start(source, data, settings, dim, report)
+        source, training = load_teacher(table), training_of(settings)
+        dim = settings.dim or teacher.dim
+        start, tokens, bits, second = _start(source, data, settings, training, dim, report)
         vectors = target_vectors(teacher.vectors(data, report), lines, dim)
         names = ", ".join(Path(file).name for file in (*files, *parallel))
         metadata = {"teacher": teacher.name, "license": source.license, "data": names, "rows": len(data)}
@@ -102,20 +107,20 @@ def distill_encoder(
 
 
 def _start(
-    source: Teacher, data: Texts, settings: EncoderSettings, dim: int, report: Report
-) -> tuple[Saved, Ragged, int, rows.Books | None]:
+    source: Teacher, data: Texts, settings: EncoderSettings, training: TrainingSettings, dim: int, report: Report
+) -> tuple[Saved, Ragged, int, RowTable | None]:
     """Return the table that training starts with, tokens of the texts, bits of the layers, and a second phase or none.
 
     The rows of a large table are trained with layers in 16 bits, before both are stored in fewer.
     """
     size = parse_size(settings.size)
-    if len(source.table) < rows.CODED_FROM:
+    if len(source.table) < CODED_FROM:
         start = start_for_encoder(data, size, source, dim, settings.layers, report)
         tokens = tokenize(start.tokenizer, data, settings.max_tokens, report)
         return start, tokens, shares_of(start).layer_bits, None
-    large = rows.row_table(source, data, size, dim, settings.layers)
-    tokens = tokenize(large.teacher.tokenizer, data, settings.max_tokens, report)
-    return large.exact(np.unique(tokens.ids)), tokens, 16, rows.Books(large, training_of(settings))
+    table = row_table(source, data, size, dim, settings.layers, training)
+    tokens = tokenize(table.teacher.tokenizer, data, settings.max_tokens, report)
+    return table.exact(np.unique(tokens.ids)), tokens, 16, table
 
 
 class EncoderTask:
@@ -169,14 +174,6 @@ class EncoderTask:
         yield from (self.texts.ids, self.labels.numpy(), self.dev_texts.ids)
 
 
-def _resolved(settings: EncoderSettings, more: Mapping[str, Any]) -> EncoderSettings:
-    """The settings with those that are given by name."""
-    known = {entry.name for entry in fields(EncoderSettings)}
-    if unknown := sorted(set(more) - known):
-        raise InputError(f"no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
-    return replace(settings, **more)
-
-
 def training_of(settings: EncoderSettings) -> TrainingSettings:
     """The settings of the training loop."""
     rate = settings.learning_rate if settings.layers == 1 else settings.learning_rate / 3
@@ -185,10 +182,6 @@ def training_of(settings: EncoderSettings) -> TrainingSettings:
         learning_rate=rate, warmup_steps=200, weight_decay=0.0, dropout=0.0, token_dropout=0.0,
         position_scale=0.3, lexicon=False, fit_to_data=False, device=settings.device,
     )  # fmt: skip
-
-
-def _files(given: Sequence[str | Path] | str | Path) -> list[str | Path]:
-    return [given] if isinstance(given, (str, Path)) else list(given)
 
 
 def gather_texts(
@@ -212,18 +205,14 @@ def gather_texts(
             data.add(encoded)
         return number
 
-    for text in chain(*(_texts_of(file, text_column) for file in files), more):
+    for file in files:
+        embedded = str(file) == EMBEDDED and not Path(file).exists()
+        splits = (load_dataset(EMBEDDED, split).texts for split in ("train", "test"))
+        for text in chain(*splits) if embedded else texts_of(file, text_column):
+            add(text)
+    for text in more:
         add(text)
     lines = read_translations([Path(file) for file in translations], add)
     if len(data) < MIN_TEXTS:
         raise InputError(f"an encoder needs at least {MIN_TEXTS} different texts, found {len(data)}")
     return data.texts(), lines
-
-
-def _texts_of(file: str | Path, text_column: str | None) -> Iterator[str]:
-    """The texts of a file, or of both splits of `wordnet`."""
-    if str(file) != EMBEDDED or Path(file).exists():
-        yield from texts_of(file, text_column)
-        return
-    for split in ("train", "test"):
-        yield from load_dataset(EMBEDDED, split).texts

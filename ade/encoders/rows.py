@@ -23,19 +23,19 @@ from ade.progress import Report
 from ade.settings import TrainingSettings
 from ade.teachers import Teacher
 
-CODED_FROM = 100_000  # tokens of a teacher
 BITS = 0.5  # of a weight: with fewer, tokens that the texts do not have are dropped
 BOOKS = 6  # of all stages, about
 SHORTER = 3  # the second phase has a third of the steps, and of the learning rate
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RowTable:
-    """A teacher's table on its way into an encoder."""
+    """A teacher's table on its way into an encoder, and the second phase of training, in which it has codes."""
 
     teacher: Teacher  # its tokens are those that the encoder will have
     frequencies: Tensor  # (V,) how often each row is expected
     shares: ByteShares  # of the encoder's bytes
+    settings: TrainingSettings  # of the second phase
 
     def rows(self) -> Tensor:
         """Return the rows (V, d) in float32, scaled so that they have unit variance on average."""
@@ -43,43 +43,37 @@ class RowTable:
         return table * (table.shape[1] ** 0.5 / table.norm(dim=1).mean().clamp(min=1e-12))
 
     def exact(self, ids: np.ndarray) -> Saved:
-        """Return a table in which the rows of these tokens are exact and no row has codes."""
+        """Return what the first phase starts from: the rows of these tokens are exact and no row has codes."""
         rows, index = self.rows(), torch.from_numpy(ids).long()
         table = PackedTable(TableShape(len(rows), rows.shape[1], len(ids), ()))
         table.set_depths(torch.zeros(len(rows)), index)
         table.fill({"exact": rows[index]})
         return self.teacher.as_saved(table.to_table())
 
-    def coded(self, rows: Tensor, report: Report) -> CodedTable:
-        """Return the table of these rows (V, d), in as many bytes as there are for it."""
-        size, special = CoderSettings(self.shares.codebook), special_rows(self.teacher)
-        return encode_table(rows.half(), self.frequencies, special, size, report=report).to_table()
-
-
-class Books:
-    """The second phase of training: the trained rows are coded, and the books of their codes are trained."""
-
-    def __init__(self, table: RowTable, training: TrainingSettings) -> None:
-        self.table = table
-        epochs = training.epochs and training.epochs / SHORTER
-        steps = max(1, training.steps // SHORTER) if training.steps else 0
-        rate = training.learning_rate / SHORTER
-        self.settings = replace(training, steps=steps, epochs=epochs, learning_rate=rate)
-
     def start(self, trained: Saved, report: Report) -> Saved:
         """Return the model of the first phase with coded rows; those of tokens that no text has are the teacher's."""
         assert isinstance(trained.table, CodedTable)
-        rows, ids = self.table.rows(), trained.table.exact_rows
+        rows, ids = self.rows(), trained.table.exact_rows
         rows[ids] = torch.from_numpy(trained.table.rows(ids))
-        config = replace(trained.config, layer_bits=self.table.shares.layer_bits)
-        return replace(trained, config=config, table=self.table.coded(rows, report))
+        size, special = CoderSettings(self.shares.codebook), special_rows(self.teacher)
+        table = encode_table(rows.half(), self.frequencies, special, size, report=report).to_table()
+        return replace(trained, config=replace(trained.config, layer_bits=self.shares.layer_bits), table=table)
 
 
-def row_table(teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int = 1) -> RowTable:
+def row_table(
+    teacher: Teacher, texts: Sequence[str], size: int, outputs: int, layers: int, training: TrainingSettings
+) -> RowTable:
     """Return what of a teacher's table an encoder takes whose folder has at most `size` bytes.
 
-    `outputs` is the width of its vectors; the numbers of the tokens are those of the returned tokenizer.
+    `outputs` is the width of its vectors, `training` the settings of the first phase; the numbers of the tokens are
+    those of the returned tokenizer.
     """
+    second = replace(
+        training,
+        steps=max(1, training.steps // SHORTER) if training.steps else 0,
+        epochs=training.epochs and training.epochs / SHORTER,
+        learning_rate=training.learning_rate / SHORTER,
+    )
     dim = teacher.table.shape[1]
 
     def enough(small: Teacher) -> int:
@@ -87,4 +81,5 @@ def row_table(teacher: Teacher, texts: Sequence[str], size: int, outputs: int, l
 
     small, _, shares = fit_vocabulary(teacher, texts, size, ModelParts(outputs, layers), enough)
     shares.check(enough(small))
-    return RowTable(small, row_frequencies(small.tokenizer, len(small.table), evenly(texts, ENCODER_TEXTS)), shares)
+    frequencies = row_frequencies(small.tokenizer, len(small.table), evenly(texts, ENCODER_TEXTS))
+    return RowTable(small, frequencies, shares, second)

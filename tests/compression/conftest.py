@@ -15,77 +15,74 @@ from transformers import logging
 from ade.coded_layer import PackedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.quantizer import replace_tables
-from ade.compression.replacement import find_tables
+from ade.compression.replacement import find_tables, tables_beside
 
 ROWS, DIM = 301, 64  # an odd vocabulary
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 
-COMMON = {
-    "vocab_size": ROWS,
-    "hidden_size": DIM,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
+# fmt: off
+SHAPE = {"vocab_size": 404, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "intermediate_size": 32}
+COMMON = {"vocab_size": ROWS, "hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0,
+          "intermediate_size": 64, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+TIED = COMMON | {"num_key_value_heads": 2, "tie_word_embeddings": True}
+UNTIED = COMMON | {"num_key_value_heads": 2, "tie_word_embeddings": False}
+T5 = {"vocab_size": ROWS, "d_model": DIM, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 4,
+      "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
+BART = {"vocab_size": ROWS, "d_model": DIM, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64}
+LAYERED = TIED | {"head_dim": 16, "vocab_size_per_layer_input": ROWS, "hidden_size_per_layer_input": 16,
+                  "layer_types": ["sliding_attention", "full_attention"]}
+MODELS = {  # class of the model, settings of its config
+    "bert": ("BertModel", COMMON),
+    "bert-mlm": ("BertForMaskedLM", COMMON),
+    "bert-mlm-untied": ("BertForMaskedLM", COMMON | {"tie_word_embeddings": False}),
+    "roberta-mlm": ("RobertaForMaskedLM", COMMON),
+    "xlm-roberta-mlm": ("XLMRobertaForMaskedLM", COMMON),
+    "xlm-roberta-labels": ("XLMRobertaForSequenceClassification", COMMON),
+    "distilbert-mlm": ("DistilBertForMaskedLM", {"vocab_size": ROWS, "dim": DIM, "n_layers": 2, "n_heads": 4,
+                                                 "hidden_dim": 64, "max_position_embeddings": 64}),
+    "mpnet-mlm": ("MPNetForMaskedLM", COMMON),
+    "deberta-v2": ("DebertaV2Model", COMMON),
+    "deberta-v2-mlm": ("DebertaV2ForMaskedLM", COMMON),
+    "electra-mlm": ("ElectraForMaskedLM", COMMON | {"embedding_size": DIM}),
+    "albert-mlm": ("AlbertForMaskedLM", COMMON | {"embedding_size": DIM, "hidden_size": 128}),
+    "modernbert-mlm": ("ModernBertForMaskedLM", COMMON | {"cls_token_id": 1, "sep_token_id": 2}),
+    "gpt2": ("GPT2LMHeadModel", {"vocab_size": ROWS, "n_embd": DIM, "n_layer": 2, "n_head": 4, "n_positions": 64,
+                                 "bos_token_id": 1, "eos_token_id": 2}),
+    "gpt-neox-untied": ("GPTNeoXForCausalLM", COMMON),
+    "llama": ("LlamaForCausalLM", TIED),
+    "llama-untied": ("LlamaForCausalLM", UNTIED),
+    "qwen2": ("Qwen2ForCausalLM", TIED),
+    "gemma3": ("Gemma3ForCausalLM", TIED | {"head_dim": 16}),
+    "gemma3n": ("Gemma3nForCausalLM", LAYERED | {"vocab_size_per_layer_input": 290, "laurel_rank": 8,
+                                                 "altup_num_inputs": 2, "num_kv_shared_layers": 0}),
+    "gemma4": ("Gemma4ForCausalLM", LAYERED | {"global_head_dim": 16}),
+    "phi-bias": ("PhiForCausalLM", COMMON),
+    "opt": ("OPTForCausalLM", COMMON | {"ffn_dim": 64, "word_embed_proj_dim": DIM}),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5-untied": ("T5ForConditionalGeneration", T5),
+    "t5-encoder": ("T5EncoderModel", T5),
+    "bart": ("BartForConditionalGeneration", BART | {"scale_embedding": True}),
 }
-COMMON |= {"max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-GROUPED = COMMON | {"num_key_value_heads": 2}
-T5 = {"vocab_size": ROWS, "d_model": DIM, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-T5 |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
-BART = {"vocab_size": ROWS, "d_model": DIM, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4}
-BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64}
-GPT2 = {
-    "vocab_size": ROWS,
-    "n_embd": DIM,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-MODELS = {  # class of the model, class of its config, settings
-    "bert": ("BertModel", "BertConfig", COMMON),
-    "bert-mlm": ("BertForMaskedLM", "BertConfig", COMMON),
-    "bert-mlm-untied": ("BertForMaskedLM", "BertConfig", COMMON | {"tie_word_embeddings": False}),
-    "roberta-mlm": ("RobertaForMaskedLM", "RobertaConfig", COMMON),
-    "xlm-roberta-mlm": ("XLMRobertaForMaskedLM", "XLMRobertaConfig", COMMON),
-    "xlm-roberta-labels": ("XLMRobertaForSequenceClassification", "XLMRobertaConfig", COMMON),
-    "distilbert-mlm": (
-        "DistilBertForMaskedLM",
-        "DistilBertConfig",
-        {"vocab_size": ROWS, "dim": DIM, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64},
-    ),
-    "mpnet-mlm": ("MPNetForMaskedLM", "MPNetConfig", COMMON),
-    "deberta-v2": ("DebertaV2Model", "DebertaV2Config", COMMON),
-    "deberta-v2-mlm": ("DebertaV2ForMaskedLM", "DebertaV2Config", COMMON),
-    "electra-mlm": ("ElectraForMaskedLM", "ElectraConfig", COMMON | {"embedding_size": DIM}),
-    "albert-mlm": ("AlbertForMaskedLM", "AlbertConfig", COMMON | {"embedding_size": DIM, "hidden_size": 128}),
-    "modernbert-mlm": ("ModernBertForMaskedLM", "ModernBertConfig", COMMON | {"cls_token_id": 1, "sep_token_id": 2}),
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
-    "gpt-neox-untied": ("GPTNeoXForCausalLM", "GPTNeoXConfig", COMMON),
-    "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED | {"tie_word_embeddings": True}),
-    "llama-untied": ("LlamaForCausalLM", "LlamaConfig", GROUPED | {"tie_word_embeddings": False}),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED | {"tie_word_embeddings": True}),
-    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED | {"head_dim": 16}),
-    "phi-bias": ("PhiForCausalLM", "PhiConfig", COMMON),
-    "opt": ("OPTForCausalLM", "OPTConfig", COMMON | {"ffn_dim": 64, "word_embed_proj_dim": DIM}),
-    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
-    "t5-untied": ("T5ForConditionalGeneration", "T5Config", T5),
-    "t5-encoder": ("T5EncoderModel", "T5Config", T5),
-    "bart": ("BartForConditionalGeneration", "BartConfig", BART | {"scale_embedding": True}),
-}
+# fmt: on
+
+
+def random_model(kind: str, **more: Any) -> Any:
+    """A random model of a kind, with further settings of its config."""
+    name, settings = MODELS[kind]
+    model_class = getattr(transformers, name)
+    return model_class(model_class.config_class(**settings | more))
 
 
 def tiny_model(kind: str, folder: Path) -> Any:
     """Save a random model of a kind to a folder, and load it from there."""
-    model_class, config_class, settings = MODELS[kind]
-    config = getattr(transformers, config_class)(**settings)
-    kind_of_model = getattr(transformers, model_class)
-    model = kind_of_model(config)
+    model = random_model(kind)
     if kind == "t5-untied":  # the config always ties, but a checkpoint with another head is not tied
         model.lm_head.weight = torch.nn.Parameter(torch.randn(ROWS, DIM))
     model.save_pretrained(folder)
-    return kind_of_model.from_pretrained(folder)
+    return type(model).from_pretrained(folder)
 
 
 @pytest.fixture(scope="session")
@@ -99,15 +96,18 @@ def tables() -> tuple[PackedTable, PackedTable]:
 
 
 @pytest.fixture
-def pack(tables) -> Callable[..., Any]:
-    """Put packed tables into a model: one for the input, and another for a head of its own."""
+def pack(tables) -> Callable[[Any], Any]:
+    """Put packed tables into a model: one for the input, others for a head of its own and for tables beside them."""
 
-    def put(model: Any, **options: Any) -> Any:
+    def put(model: Any) -> Any:
         found = find_tables(model)
         chosen = {found.input: copy.deepcopy(tables[0])}
         if found.head and not found.tied:
             chosen[found.head] = copy.deepcopy(tables[1])
-        replace_tables(model, chosen, **options)
+        for name, dim in tables_beside(model).items():
+            rows = model.get_submodule(name).weight.detach().reshape(-1, dim)
+            chosen[name] = encode_table(rows, torch.ones(len(rows)), [0, 1, 5], CoderSettings(2 * rows.numel()))
+        replace_tables(model, chosen)
         return model
 
     return put
@@ -115,6 +115,15 @@ def pack(tables) -> Callable[..., Any]:
 
 def some_ids(rows: int = 2, length: int = 9) -> torch.Tensor:
     return torch.randint(3, ROWS, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def is_mapped(array: torch.Tensor, file: Path) -> bool:
+    """Whether the content of an array is that of a file, read where it is used."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, _, last = line.split()[0].partition("-")
+        if line.endswith(str(file)) and int(first, 16) <= array.data_ptr() < int(last, 16):
+            return True
+    return False
 
 
 @torch.no_grad()
@@ -129,13 +138,6 @@ def outputs(model: Any, ids: torch.Tensor | None = None) -> torch.Tensor:
 
 WORDS = [f"word{number}" for number in range(400)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-SHAPE = {
-    "vocab_size": 404,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
 
 
 def texts(count: int, seed: int = 0) -> list[str]:

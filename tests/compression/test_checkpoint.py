@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ade.compression.checkpoint import transformer_folder, write_folder
 from ade.compression.head import PackedEmbedding, PackedHead
+from ade.compression.outputs import is_decoder
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables, packed_modules
 from tests.compression.conftest import DIM, MODELS, ROWS, outputs, some_ids, tiny_model
@@ -19,8 +20,10 @@ from tests.conftest import PATIENT
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_architecture_reloads_bit_for_bit(kind, pack, tmp_path):
-    model = pack(tiny_model(kind, tmp_path / "source"))
+def test_every_architecture_reloads_bit_for_bit_and_says_the_same_dequantised(kind, pack, tmp_path):
+    original = tiny_model(kind, tmp_path / "source")
+    ties = dict(original.all_tied_weights_keys)
+    model = pack(original)
     before = outputs(model)
     write_folder(model, tmp_path / "source", tmp_path / "packed")
 
@@ -35,38 +38,37 @@ def test_every_architecture_reloads_bit_for_bit(kind, pack, tmp_path):
         assert {name: len(found) for name, found in report.items() if found} == {}
         assert torch.equal(outputs(again), before)
 
-
-def test_the_text_part_of_a_model_of_texts_and_images_reloads_bit_for_bit(pack, tmp_path):
-    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.Gemma3Config(
-        text_config=transformers.Gemma3TextConfig(**MODELS["gemma3"][2]),
-        vision_config=transformers.SiglipVisionConfig(**vision, image_size=28, patch_size=14),
-        mm_tokens_per_image=4,
-        image_token_index=300,
-    )
-    transformers.Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path / "source")
-    model = pack(transformers.Gemma3ForConditionalGeneration.from_pretrained(tmp_path / "source"))
-    write_folder(model, tmp_path / "source", tmp_path / "packed")
-    loaded = transformers.Gemma3ForConditionalGeneration.from_pretrained(tmp_path / "packed")
-    assert isinstance(loaded.lm_head, PackedHead)
-    with torch.no_grad():
-        assert torch.equal(loaded(some_ids()).logits, model(some_ids()).logits)
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_dequantised_model_says_the_same_and_reloads(kind, pack, tmp_path):
-    original = tiny_model(kind, tmp_path / "source")
-    ties = dict(original.all_tied_weights_keys)
-    model = pack(original)
-    before = outputs(model)
     model.dequantize()
     assert not packed_modules(model)
     assert model.all_tied_weights_keys == ties
     assert torch.allclose(outputs(model), before, atol=1e-5)
-
     model.save_pretrained(tmp_path / "whole")
     assert "quantization_config" not in json.loads((tmp_path / "whole/config.json").read_text())
     assert torch.equal(outputs(type(model).from_pretrained(tmp_path / "whole")), outputs(model))
+
+
+VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+GEMMA3 = {
+    "mm_tokens_per_image": 4,
+    "image_token_index": 300,
+    "vision_config": VISION | {"image_size": 28, "patch_size": 14},
+}
+GEMMA4 = {"image_token_id": 300, "vision_config": VISION | {"num_key_value_heads": 2, "head_dim": 16}}
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("gemma3", GEMMA3), ("gemma4", GEMMA4)])
+def test_the_text_part_of_a_model_of_texts_and_images_reloads_bit_for_bit(kind, settings, pack, tmp_path):
+    model_class = getattr(transformers, f"{kind.capitalize()}ForConditionalGeneration")
+    model_class(model_class.config_class(text_config=MODELS[kind][1], **settings)).save_pretrained(tmp_path / "source")
+    model = pack(model_class.from_pretrained(tmp_path / "source"))
+    write_folder(model, tmp_path / "source", tmp_path / "packed")
+    loaded = model_class.from_pretrained(tmp_path / "packed")
+    assert isinstance(loaded.lm_head, PackedHead)
+    assert is_decoder(loaded)
+    with torch.no_grad():
+        assert torch.equal(loaded(some_ids()).logits, model(some_ids()).logits)
+        whole = model.dequantize()
+        assert torch.allclose(loaded(some_ids()).logits, whole(some_ids()).logits, atol=1e-5)
 
 
 def test_other_files_are_copied_and_other_weights_are_not(pack, tmp_path):
@@ -103,26 +105,16 @@ def test_a_folder_loads_with_and_without_its_head(kind, classes, pack, tmp_path)
     assert torch.equal(outputs(headed), outputs(model))
 
 
-def test_a_tied_head_can_stay_whole(pack, tmp_path):
-    original = tiny_model("gemma3", tmp_path / "source")
-    table = original.lm_head.weight.detach().clone()
-    model = pack(original, tie_head=False)
-    assert torch.equal(model.lm_head.weight, table)
-    write_folder(model, tmp_path / "source", tmp_path / "packed")
-    loaded = type(model).from_pretrained(tmp_path / "packed")
-    assert isinstance(loaded.model.embed_tokens, PackedEmbedding)
-    assert torch.equal(loaded.lm_head.weight, table)
-    loaded.tie_weights()
-    assert torch.equal(outputs(loaded), outputs(model))
-
-
-@pytest.mark.parametrize("kind", ["llama-untied", "t5-untied"])
-def test_a_head_of_its_own_can_stay_whole(kind, tables, tmp_path):
+@pytest.mark.parametrize("kind", ["gemma3", "llama-untied", "t5-untied"])
+def test_a_head_can_stay_whole(kind, tables, tmp_path):
     model = tiny_model(kind, tmp_path / "source")
-    replace_tables(model, {find_tables(model).input: tables[0]})
+    head = model.lm_head.weight.detach().clone()
+    replace_tables(model, {find_tables(model).input: tables[0]}, tie_head=False)
     write_folder(model, tmp_path / "source", tmp_path / "packed")
     loaded = type(model).from_pretrained(tmp_path / "packed")
-    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+    loaded.tie_weights()
+    assert isinstance(loaded.get_input_embeddings(), PackedEmbedding)
+    assert torch.equal(loaded.lm_head.weight, head)
     assert torch.equal(outputs(loaded), outputs(model))
 
 

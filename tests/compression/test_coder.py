@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ade.compression.coder import CoderSettings, assign, encode_table, kmeans, plans_of
+from ade.compression.coder import CoderSettings, SourceTable, assign, encode_table, encode_tables, kmeans, plans_of
 from ade.errors import InputError
 
 ROWS, DIM = 1500, 48
@@ -80,9 +80,27 @@ def test_directions_that_rows_share_are_used(table: torch.Tensor, monkeypatch: p
     assert (found - table).square().sum() < 0.9 * (plain - table).square().sum()
 
 
-def test_the_same_seed_gives_the_same_bytes(table: torch.Tensor) -> None:
+def test_tables_share_a_size_at_one_price_a_byte(table: torch.Tensor) -> None:
+    use, other = 1 / torch.arange(1, ROWS + 1), 0.1 * table[:700, :16]
+    costs = {}
+    for importance in (0.01, 1.0, 1000.0):
+        sources = [SourceTable(table, use), SourceTable(other, use[:700], importance=importance)]
+        first, second = encode_tables(sources, CoderSettings(50_000))
+        assert 49_000 < first.shape.nbytes + second.shape.nbytes <= 50_000
+        costs[importance] = second.shape.nbytes
+    assert costs[0.01] < costs[1.0] < costs[1000.0]
+
+    with pytest.raises(InputError, match="too few for a table of 1,500 x 48 and 700 x 16"):
+        encode_tables(sources, CoderSettings(3000))
+
+
+def test_the_same_seed_gives_the_same_bytes_also_memory_mapped(
+    table: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use = torch.rand(ROWS, generator=torch.Generator().manual_seed(1))
-    first, again = (encode_table(table, use, [3], CoderSettings(40_000)).state_dict() for _ in range(2))
+    first = encode_table(table, use, [3], CoderSettings(40_000)).state_dict()
+    monkeypatch.setattr("ade.data.texts.IN_MEMORY", 1000)
+    again = encode_table(table, use, [3], CoderSettings(40_000)).state_dict()
     assert first.keys() == again.keys()
     assert all(torch.equal(first[name], again[name]) for name in first)
 

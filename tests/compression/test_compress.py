@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -13,11 +15,11 @@ from ade import CompressionSettings
 from ade.compression import compress as module
 from ade.compression import outputs
 from ade.compression.checkpoint import load_model
+from ade.compression.compress import ROUGH
 from ade.compression.head import PackedHead
 from ade.compression.outputs import outputs_of, token_ids
-from ade.compression.report import ROUGH
 from ade.errors import InputError
-from tests.compression.conftest import SHAPE, SPECIAL, save_tokenizer
+from tests.compression.conftest import SHAPE, SPECIAL, is_mapped, random_model, save_tokenizer
 from tests.compression.test_frequencies import needs_lists
 
 
@@ -30,7 +32,7 @@ def test_the_folder_loads_and_is_near_to_the_original(kind, corpus, tmp_path, re
     assert math.isfinite(report.mean_loss)
     assert (tmp_path / "packed" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert "## Compressed table" in (tmp_path / "packed" / "README.md").read_text("utf8")
-    assert json.loads((tmp_path / "packed" / "compression.json").read_text("utf8")) == report.to_dict()
+    assert json.loads((tmp_path / "packed" / "compression.json").read_text("utf8")) == asdict(report)
 
     ids = torch.tensor([[2, 4, 5, 9, 3]])
     with torch.no_grad():
@@ -85,11 +87,11 @@ def test_what_the_loss_is_measured_on_is_not_tuned_on(encoder, corpus, tmp_path,
 def test_files_count_the_same_whatever_their_length(decoder, tmp_path, monkeypatch):
     for name, count, word in (("long", 400, "word7"), ("short", 20, "word9")):
         (tmp_path / f"{name}.txt").write_text(f"{word} word1\n" * count, "utf8")
-    seen, code = [], module.encode_table
-    monkeypatch.setattr(module, "encode_table", lambda table, use, *rest: seen.append(use) or code(table, use, *rest))
+    seen, code = [], module.encode_tables
+    monkeypatch.setattr(module, "encode_tables", lambda sources, *rest: seen.extend(sources) or code(sources, *rest))
     files = [tmp_path / "long.txt", tmp_path / "short.txt"]
     report = library.compress(decoder, tmp_path / "out", CompressionSettings(size="20kB"), files)
-    words = seen[0][len(SPECIAL) :]
+    words = seen[0].frequency[len(SPECIAL) :]
     assert float(words[7]) == pytest.approx(float(words[9]), rel=0.01)
     assert words[1] > words[7] > words[2]
     assert set(report.loss) == {"long.txt", "short.txt"}
@@ -110,10 +112,48 @@ def test_the_input_alone_and_an_output_table_of_its_own(decoder, corpus, tmp_pat
     save_tokenizer(tmp_path / "untied", decoder=True)
     settings = CompressionSettings(size="30kB", head="both")
     report = library.compress(tmp_path / "untied", tmp_path / "both", settings, [corpus])
-    assert 30_000 < report.table["after"] <= 60_000 < report.table["before"] == 2 * 404 * 32 * 4
+    assert report.table["after"] <= 30_000 < report.table["before"] == 2 * 404 * 32 * 4
     model = load_model(tmp_path / "both")[0]
     assert isinstance(model.lm_head, PackedHead)
     assert model.lm_head.packed is not model.model.embed_tokens.packed
+
+
+@pytest.fixture
+def layered(request, tmp_path):
+    """A model with a table of every layer's inputs, in bfloat16."""
+    torch.manual_seed(0)
+    model = random_model(request.param, vocab_size=404, vocab_size_per_layer_input=404)
+    model.bfloat16().save_pretrained(tmp_path / "source")
+    save_tokenizer(tmp_path / "source", decoder=True)
+    return tmp_path / "source"
+
+
+@pytest.mark.parametrize("layered", ["gemma3n", "gemma4"], indirect=True)
+def test_a_table_for_every_layer_shares_the_size_and_is_not_read_into_memory(layered, corpus, tmp_path, monkeypatch):
+    seen, code = [], module.encode_tables
+    monkeypatch.setattr(module, "encode_tables", lambda sources, *rest: seen.extend(sources) or code(sources, *rest))
+    report = library.compress(layered, tmp_path / "packed", CompressionSettings(size="60kB"), [corpus])
+    assert 50_000 < report.table["after"] <= 60_000 < report.table["before"] == 404 * (64 + 2 * 16) * 2
+    if sys.platform.startswith("linux"):
+        assert all(is_mapped(source.rows, layered / "model.safetensors") for source in seen)
+
+    model, original = load_model(tmp_path / "packed")[0], load_model(layered)[0]
+    table, ids = model.model.embed_tokens_per_layer, torch.tensor([[2, 4, 5, 9, 3]])
+    assert (table.packed.shape.rows, table.packed.shape.dim, table.slices) == (404 * 2, 16, 2)
+    rows, wanted = table(ids)[0], original.model.embed_tokens_per_layer(ids)[0]
+    assert torch.equal(rows[[0, 4]], wanted[[0, 4]])  # of special tokens, every layer's slice stays exact
+    assert torch.cosine_similarity(rows[1:4].float(), wanted[1:4].float()).min() > 0.9
+    torch.nn.Module.float(model)
+    generated = model.generate(ids, max_new_tokens=8, do_sample=False)
+    assert torch.equal(generated, model.dequantize().generate(ids, max_new_tokens=8, do_sample=False))
+
+
+@pytest.mark.parametrize("layered", ["gemma4"], indirect=True)
+def test_a_model_computes_in_float32_though_a_table_stays_as_it_is(layered):
+    model, whole = (load_model(layered)[0] for _ in range(2))
+    module.cast_to_float(model, [model.model.embed_tokens_per_layer])
+    assert model.model.embed_tokens_per_layer.weight.dtype == torch.bfloat16
+    assert torch.equal(model(torch.tensor([[2, 4, 9]])).logits, whole.float()(torch.tensor([[2, 4, 9]])).logits)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
@@ -121,7 +161,7 @@ def test_what_is_no_model_is_refused(tmp_path):
         with pytest.raises(InputError, match=message):
             library.compress(source, tmp_path / "packed")
 
-    refused("no Hugging Face config")
+    refused("not the folder of a transformers or sentence-transformers model")
     refused("no such folder", tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"quantization_config": {}}', "utf8")
     refused("already quantized")

@@ -10,6 +10,7 @@ from ade.compression.head import PackedEmbedding, PackedHead, packed_module
 from ade.errors import InputError
 from tests.compression.conftest import DIM, ROWS
 
+LINEAR = nn.Linear(DIM, ROWS)
 IDS = torch.tensor([[0, 5, 300], [17, 2, 5]])
 
 
@@ -70,11 +71,12 @@ def test_a_shared_table_is_saved_once_and_moved_with_its_owner(table):
     assert pair["head"].packed.mean.is_meta
 
 
-def test_there_is_no_weight_and_it_says_what_to_do(table):
+def test_rows_can_be_read_but_there_is_no_weight_and_it_says_what_to_do(table, rows):
     module = PackedEmbedding(table, nn.Embedding(ROWS, DIM))
-    assert not hasattr(module, "weight")
-    with pytest.raises(AttributeError, match=r"call model\.dequantize\(\) first"):
-        _ = module.weight
+    assert torch.allclose(module.weight[5, :], rows[5])  # what some models read of it
+    for read in (lambda: module.weight.data, lambda: module.weight[2:], lambda: PackedHead(table, LINEAR).weight):
+        with pytest.raises(AttributeError, match=r"call model\.dequantize\(\) first"):
+            read()
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = module.nothing_like_it
 

@@ -7,8 +7,8 @@ import torch
 import transformers
 
 from ade.compression.checkpoint import load_model
-from ade.compression.outputs import input_metric, is_decoder, losses, outputs_of, token_ids
-from tests.compression.conftest import SHAPE, WORDS
+from ade.compression.outputs import NOISE, importance, input_metric, is_decoder, losses, outputs_of, token_ids
+from tests.compression.conftest import ROWS, SHAPE, WORDS, tiny_model
 
 
 def test_an_error_that_the_first_norm_takes_away_counts_nothing() -> None:
@@ -17,7 +17,7 @@ def test_an_error_that_the_first_norm_takes_away_counts_nothing() -> None:
     layer = model.embeddings.word_embeddings
     before = layer.weight.detach().clone()
     texts = [torch.randint(4, 404, (length,)).tolist() for length in (3, 9, 5, 12) * 6]
-    metric = input_metric(model, layer, texts)
+    metric = input_metric(model, layer, texts, 32)
     assert metric is not None
     values = torch.linalg.eigvalsh(metric)
     assert values.min() > -1e-3 * values.max()
@@ -25,7 +25,34 @@ def test_an_error_that_the_first_norm_takes_away_counts_nothing() -> None:
     assert constant @ metric @ constant < 1e-4 * metric.trace() / 32
     assert torch.equal(layer.weight, before)
     assert not layer._forward_hooks
-    assert input_metric(model, layer, []) is None
+    assert input_metric(model, layer, [], 32) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["llama-untied", "gemma4"])
+def test_importance_is_what_noise_in_a_table_costs(kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ade.compression.outputs.LEAST", 0.0)
+    torch.manual_seed(0)
+    model = tiny_model(kind, tmp_path)
+    for parameter in model.parameters():
+        parameter.mul_(3)  # so that scores differ
+    texts = torch.randint(8, ROWS, (40, 12)).tolist()
+    names = ["model.embed_tokens", "lm_head" if kind == "llama-untied" else "model.embed_tokens_per_layer"]
+    readers = {name: [model.get_submodule(name)] for name in names}
+    readers[names[0]] += [model.lm_head] if kind == "gemma4" else []  # tied
+    dims = dict.fromkeys(names, 16)
+    measured = importance(model, readers, dims, texts)
+
+    ids = torch.tensor(texts)
+    original = model(ids).logits.log_softmax(2)
+    for name in names:
+        weight = model.get_submodule(name).weight
+        before, deviation = weight.clone(), NOISE * float(weight.square().mean().sqrt())
+        weight += deviation * torch.randn_like(weight)
+        changed = model(ids).logits.log_softmax(2)
+        weight.copy_(before)
+        moved = float((original.exp() * (original - changed)).sum())
+        assert measured[name] == pytest.approx(moved / (deviation**2 * 16), rel=0.3)
 
 
 def test_likelihoods_do_not_depend_on_what_is_measured_together(decoder, monkeypatch):

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from ade.compression.quantizer import replace_tables
-from ade.compression.replacement import closest, find_tables
+from ade.compression.replacement import closest, find_tables, tables_beside
 from ade.errors import InputError
 from tests.compression.conftest import DIM, MODELS, ROWS, outputs, tiny_model
 
@@ -30,11 +30,17 @@ def test_tables_are_found(kind, expected, pack, tmp_path):
     assert find_tables(pack(model)) == found  # and again, coded
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta-mlm", "gpt2", "opt", "t5", "bart", "gemma3", "gemma3n", "gemma4"])
+def test_other_tables_of_tokens_are_found_and_positions_left_alone(kind, tmp_path):
+    layered = {"model.embed_tokens_per_layer": 16} if kind in ("gemma3n", "gemma4") else {}
+    assert tables_beside(tiny_model(kind, tmp_path)) == layered
+
+
 def test_what_does_not_fit_is_refused(tables):
     config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
     with pytest.raises(InputError, match="ViTModel has no input embedding"):
         find_tables(transformers.ViTModel(config))
-    config = transformers.LlamaConfig(**MODELS["llama"][2] | {"vocab_size": 400})
+    config = transformers.LlamaConfig(**MODELS["llama"][1] | {"vocab_size": 400})
     with pytest.raises(InputError, match=f"model.embed_tokens is 400 x {DIM}, the packed table {ROWS} x {DIM}"):
         replace_tables(transformers.LlamaForCausalLM(config), {"model.embed_tokens": tables[0]})
 

@@ -5,17 +5,12 @@ import torch
 import transformers
 
 from ade.compression.coder import CoderSettings, encode_table
-from ade.compression.outputs import body_of, padded
-from ade.compression.tuning import Candidates, checkpoint_of, distance, rows_from, tune
+from ade.compression.outputs import body_of, distance, padded
+from ade.compression.tuning import Candidates, checkpoint_of, rows_from, tune
 from ade.errors import InputError
+from tests.compression.conftest import SHAPE as SMALL
 
-SHAPE = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
+SHAPE = SMALL | {"vocab_size": 400}
 BART = {"vocab_size": 400, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32}
 BART |= {"decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "scale_embedding": True}
 CPU = torch.device("cpu")
@@ -115,17 +110,17 @@ def test_tuning_that_was_stopped_continues_where_it_was(texts, monkeypatch, tmp_
         return tune(body_of(model), layers_of(model), packed, texts, weight, 30, 0, report)
 
     whole = run()
-    assert list(tmp_path.rglob("*.safetensors")) == []
+    assert list(tmp_path.rglob("*.pt")) == []
     with pytest.raises(Stopped):
         run(stop_at=12)
-    (kept,) = tmp_path.rglob("*.safetensors")
+    (kept,) = tmp_path.rglob("*.pt")
     if damaged:
         kept.write_bytes(kept.read_bytes()[:100])
     seen.clear()
     again = run()
     assert seen[0] == (1 if damaged else 13)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in whole.state_dict().items())
-    assert list(tmp_path.rglob("*.safetensors")) == []
+    assert list(tmp_path.rglob("*.pt")) == []
 
 
 def test_another_model_text_or_setting_has_another_checkpoint(texts):

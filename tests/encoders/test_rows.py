@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ade.embedding import table_layer
-from ade.encoders import rows
+from ade.encoders import distil
 from ade.encoders.distil import distill_encoder
-from ade.encoders.rows import Books, row_table
+from ade.encoders.rows import row_table
 from ade.encoders.teacher import SentenceTeacher
 from ade.errors import InputError
 from ade.packing.tokenizer_file import packed_bytes
@@ -22,6 +22,7 @@ from tests.encoders.test_distil import assert_same
 
 WORDS = [f"w{number}" for number in range(3000)]
 TEXTS = [" ".join(WORDS[(7 * row + 13 * place) % 300] for place in range(8)) for row in range(80)]
+TRAINING = TrainingSettings(steps=60, learning_rate=0.03)
 SETTINGS = EncoderSettings(size="60kB", steps=60, batch_size=16, learning_rate=0.01, device="cpu")
 
 
@@ -36,13 +37,14 @@ def ignored(*_):
 
 
 def test_a_large_size_keeps_every_token_and_is_used(teacher):
-    table = row_table(teacher, TEXTS, 48_000, 8)
-    made, tokenizer = table.coded(table.rows(), ignored), table.teacher.tokenizer
+    table = row_table(teacher, TEXTS, 48_000, 8, 1, TRAINING)
+    made, tokenizer = table.start(table.exact(np.arange(3002)), ignored).table, table.teacher.tokenizer
     assert abs(float(table.rows().norm(dim=1).mean()) - 16**0.5) < 1e-3
     assert made.vocabulary == tokenizer.get_vocab_size() == 3002
     stored = sum(array.nbytes for array in made.arrays.values())
     assert 0.9 * table.shares.codebook < stored <= table.shares.codebook
     assert table.shares.tokenizer == len(packed_bytes(tokenizer))
+    assert (table.settings.steps, table.settings.learning_rate) == (20, 0.01)  # the second phase is shorter
 
     # Rows of words in the texts are closer to the teacher's than others.
     def cosines(words):
@@ -56,16 +58,16 @@ def test_a_large_size_keeps_every_token_and_is_used(teacher):
 def test_a_small_size_drops_tokens_that_the_texts_lack(teacher, monkeypatch):
     other = [text.replace("w", "w2") for text in TEXTS]  # w20 to w2299, of a language that comes after the other
     monkeypatch.setattr("ade.folder_budget.ENCODER_TEXTS", 40)
-    made = row_table(teacher, TEXTS + other, 36_500, 8).teacher
+    made = row_table(teacher, TEXTS + other, 36_500, 8, 1, TRAINING).teacher
     assert 200 <= len(made.table) < 1000
     for text in (TEXTS[0], other[0]):
         assert made.tokenizer.encode(text).tokens == teacher.tokenizer.encode(text).tokens
     with pytest.raises(InputError, match="at least about"):
-        row_table(teacher, TEXTS, 6_000, 8)
+        row_table(teacher, TEXTS, 6_000, 8, 1, TRAINING)
 
 
 def test_trained_rows_are_coded_and_others_stay_those_of_the_teacher(teacher):
-    table, ids = row_table(teacher, TEXTS, 48_000, 8), np.array([3, 700, 2999])
+    table, ids = row_table(teacher, TEXTS, 48_000, 8, 1, TRAINING), np.array([3, 700, 2999])
     start = table.exact(ids)
     assert np.allclose(start.table.rows(ids), table.rows()[ids], atol=2e-3)
     assert not start.table.rows(np.array([0, 701])).any()
@@ -73,19 +75,11 @@ def test_trained_rows_are_coded_and_others_stay_those_of_the_teacher(teacher):
     layer = table_layer(start.table)
     with torch.no_grad():
         layer.exact += 1
-    coded = Books(table, TrainingSettings()).start(replace(start, table=layer.to_table()), ignored)
-    everything = np.arange(3002)
+    coded = table.start(replace(start, table=layer.to_table()), ignored)
     wanted = table.rows().numpy()
     wanted[ids] += 1
-    distance = np.square(coded.table.rows(everything) - wanted).sum(1)
+    distance = np.square(coded.table.rows(np.arange(3002)) - wanted).sum(1)
     assert distance[ids].mean() < 2 * distance.mean()
-
-
-def test_the_second_phase_is_shorter():
-    books = Books(None, TrainingSettings(steps=60, learning_rate=0.03))
-    assert (books.settings.steps, books.settings.learning_rate) == (20, 0.01)
-    assert Books(None, TrainingSettings(steps=1)).settings.steps == 1
-    assert Books(None, TrainingSettings(epochs=6)).settings.epochs == 2
 
 
 class Stopped(Exception):
@@ -93,10 +87,10 @@ class Stopped(Exception):
 
 
 @pytest.fixture
-def distil(teacher, tmp_path, monkeypatch):
+def run(teacher, tmp_path, monkeypatch):
     """Distils an encoder into a folder; returns it and what was reported, in stages and steps."""
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(rows, "CODED_FROM", 1000)
+    monkeypatch.setattr(distil, "CODED_FROM", 1000)
     (tmp_path / "table").mkdir()
     np.save(tmp_path / "table" / "embeddings.npy", teacher.table.numpy())
     teacher.tokenizer.save(str(tmp_path / "table" / "tokenizer.json"))
@@ -104,7 +98,7 @@ def distil(teacher, tmp_path, monkeypatch):
     def digits(texts):
         return np.array([[text.count(str(digit)) - 1.7 for digit in range(6)] for text in texts], np.float32)
 
-    def run(out=None, existing="refuse", stop_in=None, seen=None, settings=SETTINGS):
+    def distilled(out=None, existing="refuse", stop_in=None, seen=None, settings=SETTINGS):
         seen = [] if seen is None else seen
 
         def told(what, done, total, metrics):
@@ -118,15 +112,15 @@ def distil(teacher, tmp_path, monkeypatch):
         )  # fmt: skip
         return made, seen
 
-    return run
+    return distilled
 
 
 def stages(seen) -> list[str]:
     return [what for what in dict.fromkeys(what for what, _ in seen) if what in ("rows", "code", "train")]
 
 
-def test_an_encoder_is_distilled_on_it(distil, tmp_path):
-    made, seen = distil("out", settings=replace(SETTINGS, steps=150))
+def test_an_encoder_is_distilled_on_it(run, tmp_path):
+    made, seen = run("out", settings=replace(SETTINGS, steps=150))
     assert stages(seen) == ["rows", "code", "train"]
     assert max(done for what, done in seen if what == "train") == 50
     assert made.saved.table.vocabulary == 3002
@@ -138,19 +132,19 @@ def test_an_encoder_is_distilled_on_it(distil, tmp_path):
     assert np.allclose(Encoder.load(tmp_path / "out").encode(TEXTS[:9]), made.encode(TEXTS[:9]), atol=2e-6)
 
 
-def test_an_interrupted_run_ends_like_one_that_was_not(distil, tmp_path):
-    whole, _ = distil()
+def test_an_interrupted_run_ends_like_one_that_was_not(run, tmp_path):
+    whole, _ = run()
     reports = {}
     for stage in ("rows", "code", "train"):
         reports[stage] = []
         with pytest.raises(Stopped):
-            distil("out", "refuse" if stage == "rows" else "resume", stage, reports[stage])
+            run("out", "refuse" if stage == "rows" else "resume", stage, reports[stage])
     assert min(done for what, done in reports["code"] if what == "rows") > SETTINGS.steps / 3  # it went on
     assert stages(reports["train"]) == ["code", "train"]
     with pytest.raises(InputError, match=r"had steps = 60, not 30"):
-        distil("out", "resume", settings=replace(SETTINGS, steps=30))
+        run("out", "resume", settings=replace(SETTINGS, steps=30))
 
-    again, seen = distil("out", "resume")
+    again, seen = run("out", "resume")
     assert stages(seen) == ["train"]
     assert min(done for what, done in seen if what == "train") > 5
     steps = [each["step"] for each in json.loads((tmp_path / "out" / "training.json").read_text())["validations"]]
