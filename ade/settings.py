@@ -164,7 +164,7 @@ class TrainingSettings:
         _need(self.class_weights in ("none", "balanced"), "class_weights", "none or balanced", self.class_weights)
         for name in ("steps", "warmup_steps", "weight_decay"):
             _need(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
-        _need(self.epochs is None or self.epochs > 0, "epochs", "above 0", self.epochs)
+        _need(self.epochs is None or self.epochs >= 0, "epochs", "0 or more", self.epochs)
         _need(0 <= self.seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", self.seed)
         _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         for name in ("dropout", "token_dropout"):
