@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 
 from ade.errors import InputError, first_line
 
+ENGLISH = "english"  # the encoder of the package
 MARKER = "config.json"  # a folder with this file is a model folder
 OWN_MODELS = "Ade"  # how the names of the classes of ADE models begin
 LOCK = ".ade-lock"  # the lock file of a folder that is written in place, as a training run's
@@ -164,9 +165,13 @@ else:
 def model_folder(source: str | Path, subfolder: str = "", **download: Any) -> Path:
     """Return a model folder; for a name on the hub, the folder its weights and JSON files were downloaded to.
 
+    The name `english` is the encoder that comes with the package, unless there is a folder of that name.
+
     `download` are arguments of `huggingface_hub.snapshot_download`, as `revision`.
     """
     path, parts = Path(source), str(source).split("/")
+    if str(source) == ENGLISH and not path.exists():
+        return Path(__file__).parent / "encoders" / ENGLISH
     if path.exists() or not looks_like_hub_name(str(source)) or len(parts) != 2:
         return path / subfolder
     wanted = ["*.json", "*.packed.xz", "model.safetensors"]

@@ -197,12 +197,16 @@ def new_layers(config: Config, dim: int, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def new_model(saved: Saved, config: Config, seed: int = 0) -> Saved:
-    """Return an untrained model of these settings, with the table of another and all of its layers that fit."""
+    """Return an untrained model of these settings, with the table of another and all of its layers that fit.
+
+    The head is new, unless both have the same labels.
+    """
     fresh = new_layers(config, saved.table.dim, seed)
+    same_labels = saved.config.kind == config.kind and saved.config.labels == config.labels
     kept = {
         name: array
         for name, array in saved.layers.items()
-        if name in fresh and array.shape == fresh[name].shape and not name.startswith("head.")
+        if name in fresh and array.shape == fresh[name].shape and (same_labels or not name.startswith("head."))
     }
     return Saved(config, saved.tokenizer, saved.table, fresh | kept)
 

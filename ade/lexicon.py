@@ -5,25 +5,26 @@ weighted by inverse document frequency (idf) and scaled to unit length:
 
     scores += bias + sum_f s_f / sqrt(sum_f idf_f^2)        over the entries f found in the text, s_f = idf_f w_f
 
-The class scores s_f are stored as a codebook stores tokens: a few (index, weight) pairs over shared rows of scores.
-`training/lexicon_fit.py` fits a lexicon.
+The scores s_f are stored in few bits, with a scale for each entry. `ade/fitting` fits a lexicon.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ade.codebook import Codebook, Stored, read_table
+from ade.codebook import Stored
 from ade.data.tokens import Ragged
 from ade.errors import InputError
-from ade.packing.format import check_arrays, check_finite
+from ade.packing.bits import pack_rows, rows_stored, unpack_rows
+from ade.packing.format import check_arrays, check_finite, layout_bytes
 from ade.packing.keys import KeySizes, pack_keys, unpack_keys
 
 MIN_TEXTS = 2  # training texts an n-gram must occur in to become an entry
 CHUNK = 1 << 15  # texts per batch when n-grams are counted
-SCORES = "scores."  # what the names of the packed class scores' arrays begin with
+BITS = 4  # of a score as it is stored
 
 
 def key_end(vocabulary: int) -> int:
@@ -76,7 +77,6 @@ class Lexicon:
     idf: np.ndarray  # (n,) float32
     scores: np.ndarray  # (n, C) float32
     bias: np.ndarray  # (C,) float32
-    pairs: Codebook | None = None  # the scores as they are stored
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -126,38 +126,44 @@ class Lexicon:
 
     def stored(self) -> Stored:
         """Return sizes and arrays as they are stored; `read_lexicon` is the inverse."""
-        if self.pairs is None:
-            raise ValueError("a lexicon is stored with its scores packed: see `packed_lexicon`")
-        sizes, arrays = self.pairs.stored()
-        arrays = {f"{SCORES}{name}": array for name, array in arrays.items()}
+        scores, scales = pack_rows(self.scores, BITS)
+        arrays = {"scores": scores, "scales": scales, "bias": self.bias}
         arrays |= pack_keys(self.keys, self.idf, key_end(self.vocabulary))
-        return {"entries": len(self), "vocabulary": self.vocabulary, "scores": sizes}, arrays | {"bias": self.bias}
+        return {"entries": len(self), "labels": len(self.bias), "vocabulary": self.vocabulary}, arrays
+
+    def rounded(self) -> "Lexicon":
+        """Return the lexicon as it will be read back."""
+        return read_lexicon(*self.stored())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored arrays; of those in memory where the scores are not packed."""
-        arrays = (self.keys, self.idf, self.scores, self.bias) if self.pairs is None else self.stored()[1].values()
-        return sum(array.nbytes for array in arrays)
-
-
-def packed_lexicon(vocabulary: int, keys: np.ndarray, idf: np.ndarray, pairs: Codebook, bias: np.ndarray) -> Lexicon:
-    """Return a lexicon whose scores are the rows of a packed codebook, rounded as they will be read back."""
-    unpacked = Lexicon(vocabulary, keys, idf, np.empty((0, 0)), bias.astype(np.float32), pairs)
-    return read_lexicon(*unpacked.stored())
+        """Bytes of the stored arrays."""
+        return sum(array.nbytes for array in self.stored()[1].values())
 
 
 def read_lexicon(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Lexicon:
     """Return the lexicon that `stored` gave; raises `InputError` for damaged sizes or arrays."""
     try:
-        entries, vocabulary = int(sizes["entries"]), int(sizes["vocabulary"])
-        packed = {name.removeprefix(SCORES): array for name, array in arrays.items() if name.startswith(SCORES)}
-        pairs = read_table(sizes["scores"], packed)
-    except (KeyError, TypeError) as error:
+        entries, labels, vocabulary = (int(sizes[name]) for name in ("entries", "labels", "vocabulary"))
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"the sizes of its lexicon are not valid ({error})") from None
-    if not isinstance(pairs, Codebook) or pairs.vocabulary != entries:
-        raise InputError("the lexicon has not as many scores as keys; the file is damaged")
+    if not (0 <= entries <= key_end(vocabulary) and labels >= 1):
+        raise InputError("the sizes of its lexicon are not valid")
     keys, idf = unpack_keys(KeySizes(entries, key_end(vocabulary)), arrays)
-    check_arrays({"bias": ("float32", (pairs.dim,))}, arrays)
-    for name, array in (("idf", idf), ("bias", arrays["bias"])):
+    stored = rows_stored(entries, labels, BITS)
+    check_arrays(dict(zip(("scores", "scales"), stored, strict=True)) | {"bias": ("float32", (labels,))}, arrays)
+    scores, bias = unpack_rows(arrays["scores"], arrays["scales"], labels), arrays["bias"]
+    for name, array in (("idf", idf), ("scales", arrays["scales"]), ("bias", bias)):
         check_finite(f"{name} of the lexicon", array)
-    return Lexicon(vocabulary, keys, idf, np.concatenate(list(pairs.blocks(1 << 16))), arrays["bias"], pairs)
+    return Lexicon(vocabulary, keys, idf, scores, bias)
+
+
+def entries_within(most_bytes: int, entries: int, vocabulary: int, labels: int) -> int:
+    """Return the largest number of entries, at most `entries`, that are stored in `most_bytes`."""
+
+    def nbytes(number: int) -> int:
+        scores, scales = rows_stored(number, labels, BITS)
+        layout = {"scores": scores, "scales": scales, **KeySizes(number, key_end(vocabulary)).arrays()}
+        return layout_bytes(layout) + 4 * labels
+
+    return bisect_right(range(1, entries + 1), most_bytes, key=nbytes)

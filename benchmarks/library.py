@@ -128,20 +128,30 @@ def fit_lexicon_alone(
     places: Places, teacher: str, rows: ade.Dataset, dev: ade.Dataset, dev_from_training: bool, report: Report
 ) -> tuple[int, Callable[[Sequence[str]], np.ndarray]]:
     """Fit a lexicon beside a model whose scores are all zero: its bytes, and its scores as a function of texts."""
-    from ade.training.lexicon_fit import Objective, Validation, fit_lexicon
+    from ade.fitting.lexicon_fit import LEXICON_BYTES, calibrated
+    from ade.fitting.objective import Objective
+    from ade.fitting.validation import Fold, Validation
 
-    model = _untrained(ade.Saved.read(codebook_of(places, {"teacher": teacher}, report)), rows.names)
+    codebook = ade.Saved.read(codebook_of(places, {"teacher": teacher}, report))
 
     def tokens(texts: Sequence[str]) -> Ragged:
-        return tokenize(model.tokenizer, list(texts), LEXICON_TOKENS)
+        return tokenize(codebook.tokenizer, list(texts), LEXICON_TOKENS)
 
-    zeros = np.zeros((len(dev), len(rows.names)), np.float32)
-    validation = Validation(tokens(dev.texts), zeros, Objective.of(dev.labels, rows.problem))
-    texts = tokens(rows.texts)
-    fitted = fit_lexicon(model, texts, rows.labels, validation, places.device, dev_from_training, report=report)
-    if fitted is None:
+    first, classes = len(rows), len(rows.names)
+    objective = Objective.of(np.concatenate([rows.labels, dev.labels]), rows.problem, classes)
+    learned, unseen = np.split(np.arange(len(objective)), [first])
+    found = calibrated(
+        tokens(rows.texts) + tokens(dev.texts),
+        codebook.table.vocabulary,
+        Validation(objective, [Fold(learned, unseen)], report),
+        np.arange(len(objective)) if dev_from_training else learned,
+        np.zeros((len(dev), classes), np.float32),
+        LEXICON_BYTES,
+    )
+    lexicon = found.lexicon
+    if lexicon is None:
         raise ade.InputError("validation keeps no lexicon")
-    return fitted.lexicon.nbytes, lambda some: fitted.lexicon.added(tokens(some))
+    return lexicon.nbytes, lambda some: lexicon.added(tokens(some))
 
 
 # -- models that have learned nothing --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ade.codebook import Codebook, CodedTable, Stage, Table, TableShape
 from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.data.tokens import Ragged
 from ade.folder import Saved, new_layers
-from ade.lexicon import Lexicon, key_end, packed_lexicon
+from ade.lexicon import Lexicon, key_end
 from ade.packing.format import Packing
 from tests.conftest import lively, ragged_codebook, word_tokenizer
 
@@ -70,13 +70,9 @@ def random_lexicon(vocabulary: int, labels: int, seed: int = 0) -> Lexicon:
         draw.integers(vocabulary, key_end(vocabulary), 60),
     )
     keys = np.unique(np.concatenate([tokens, bigrams]))
-    counts = draw.integers(1, 3, len(keys))
-    pairs = Codebook(
-        draw.standard_normal((6, labels)), draw.integers(0, 6, counts.sum()), draw.standard_normal(counts.sum()),
-        counts, Packing(shared=6),
-    )  # fmt: skip
     idf = draw.uniform(1, 9, len(keys)).astype(np.float32)
-    return packed_lexicon(vocabulary, keys, idf, pairs, draw.standard_normal(labels))
+    scores, bias = draw.standard_normal((len(keys), labels)), draw.standard_normal(labels)
+    return Lexicon(vocabulary, keys, idf, scores.astype(np.float32), bias.astype(np.float32)).rounded()
 
 
 def random_model(

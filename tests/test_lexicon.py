@@ -1,6 +1,5 @@
 """The lexicon: keys, scores and storage, against the definition, entry by entry."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from ade import lexicon as module
 from ade.data.tokens import Ragged
 from ade.errors import InputError
-from ade.lexicon import Lexicon, frequent_keys, key_end, keys_of, read_lexicon
+from ade.lexicon import Lexicon, entries_within, frequent_keys, key_end, keys_of, read_lexicon
 from tests.models import random_lexicon
 
 VOCABULARY = 13
@@ -88,20 +87,30 @@ def test_what_is_stored_is_read_back():
     assert again.vocabulary == VOCABULARY
     for name in ("keys", "idf", "scores", "bias"):
         np.testing.assert_allclose(getattr(again, name), getattr(lexicon, name), rtol=1e-6)
-    assert np.array_equal(lexicon.scores, lexicon.pairs.rows(np.arange(len(lexicon))))
     assert lexicon.nbytes == sum(array.nbytes for array in arrays.values())
     for name, array in again.stored()[1].items():
         assert np.array_equal(array, arrays[name])
-    with pytest.raises(ValueError, match="packed_lexicon"):
-        replace(lexicon, pairs=None).stored()
+
+
+@given(st.integers(1, 3000), st.integers(1, 90), st.integers(60, 70_000), st.floats(0, 1.2))
+def test_as_many_entries_are_kept_as_fit(entries, labels, vocabulary, share):
+    def nbytes(count: int) -> int:
+        keys, ones = np.arange(count), np.ones(count, np.float32)
+        zeros = np.zeros((count, labels), np.float32)
+        return Lexicon(vocabulary, keys, ones, zeros, np.zeros(labels, np.float32)).nbytes
+
+    limit = int(share * nbytes(entries))
+    kept = entries_within(limit, entries, vocabulary, labels)
+    assert kept == 0 or nbytes(kept) <= limit
+    assert kept == entries or nbytes(kept + 1) > limit
 
 
 def test_damage_is_refused():
     sizes, arrays = random_lexicon(VOCABULARY, 3).stored()
-    for name in ("keys_high", "bias", "scores.codes"):
-        with pytest.raises(InputError, match=name.removeprefix("scores.")):
+    for name in ("keys_high", "bias", "scores", "scales"):
+        with pytest.raises(InputError, match=name):
             read_lexicon(sizes, {**arrays, name: arrays[name][:-1]})
-    for lie in ({"entries": sizes["entries"] - 1}, {"scores": {**sizes["scores"], "kind": "coded"}}):
+    for lie in ({"entries": sizes["entries"] - 1}, {"labels": 9}, {"labels": 0}, {"vocabulary": 2}):
         with pytest.raises(InputError):
             read_lexicon({**sizes, **lie}, arrays)
     for name in sizes:

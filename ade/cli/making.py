@@ -48,14 +48,19 @@ DISTILLATION = MoreSettings((DistillationSettings,), ("size", "device", "anchors
 COMPRESSION = MoreSettings((CompressionSettings,), ("size", "device", "head", "max_loss"))
 
 Problem = Literal["single-label", "multi-label", "regression"]
+HIDDEN = ("identity", "validations", "dev")  # of training.json: nothing for a person
 SHOWN = ("accuracy", "macro_f1", "micro_f1", "f1", "r2", "spearman")  # metrics on a test split
 
 
 def train(
     data: Data,
     out: Out,
-    teacher: Annotated[str | None, option("Embeddings to distil, by default wordllama.", metavar="NAME")] = None,
-    start: Annotated[str | None, option("Codebook or encoder to start from instead.", "--from", metavar="NAME")] = None,
+    start: Annotated[
+        str | None, option("Encoder or model to start from; by default the one included.", "--from", metavar="NAME")
+    ] = None,
+    teacher: Annotated[
+        str | None, option("Embedding table to distil instead, as the paper does.", metavar="NAME")
+    ] = None,
     size: Size = None,
     preset: Annotated[Literal["strong", "paper"], option("Defaults of all settings.")] = "strong",
     distill_from: Annotated[str | None, option("Fine-tuned classifier to learn from.", metavar="NAME")] = None,
@@ -63,7 +68,7 @@ def train(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     problem: Annotated[Problem | None, option("Kind of labels; by default lists are multi-label.")] = None,
-    epochs: Annotated[float | None, option("Passes over the rows; by default as the data need.", metavar="N")] = None,
+    epochs: Annotated[float | None, option("Train the layers, too, for N passes; 0: not at all.", metavar="N")] = None,
     device: Device = "auto",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -72,7 +77,8 @@ def train(
 ) -> None:
     """Train a classifier, or a tagger on CoNLL files.
 
-    The teacher is distilled once and kept in the cache. If the data has a test split, the model is evaluated on it.
+    Without torch, in seconds: two linear fits on the included encoder. Where rows are many and torch is installed, its
+    layers are trained further. If the data has a test split, the model is evaluated on it.
     """
     existing = existing_run(resume, overwrite)
     if unlabelled is not None and distill_from is None:
@@ -115,35 +121,40 @@ def _show_training(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
     """Evaluate a trained model on the test split, if there is one, add the metrics to its card, and print all."""
     from ade.evaluation import evaluate
     from ade.folder import add_metadata, nbytes_of
-    from ade.packing.tokenizer_file import tokenizer_path
 
     stored = json.loads((out / "training.json").read_text("utf8"))
-    told = {name: value for name, value in stored.items() if name not in ("identity", "validations")}
-    result = {"model": str(out), **told}
+    result = {"model": str(out), **{name: value for name, value in stored.items() if name not in HIDDEN}}
     if test is not None:
         result["test"] = evaluate(predictor, test).as_dict()
         add_metadata(out, test=result["test"])
-    result |= {"bytes": nbytes_of(out), "tokenizer_bytes": tokenizer_path(out).stat().st_size}
+    result["bytes"] = nbytes_of(out)
     show(result, as_json, lambda to: print_training(to, result))
 
 
 def print_training(to: Console, result: Mapping[str, Any]) -> None:
-    """Print where a trained model is, its metrics, its lexicon and its size."""
-    rows = [("model", result["model"]), ("steps", f"{result['steps']:,}")]
-    metrics = [(name.removeprefix("dev_"), "dev", value) for name, value in result.items() if name.startswith("dev_")]
-    metrics += [(name, "test", value) for name, value in result.get("test", {}).items() if name in SHOWN]
+    """Print where a trained model is, what it is expected to reach and how that was measured, and its size."""
+    rows = [("model", result["model"])]
+    estimate = result.get("estimate") or {}
+    if estimate:
+        name = estimate["metric"]
+        value = display.format_metric(name, estimate["value"])
+        if "low" in estimate:
+            low, high = (display.format_metric(name, estimate[end]) for end in ("low", "high"))
+            value += f", 90% interval {low} to {high}"
+        rows.append((display.metric_name(name), f"{value} ({estimate['how']}, {estimate['rows']:,} rows)"))
     rows += [
-        (f"{display.metric_name(name)} on {on}", display.format_metric(name, value)) for name, on, value in metrics
+        (f"{display.metric_name(name)} on test", display.format_metric(name, value))
+        for name, value in result.get("test", {}).items()
+        if name in SHOWN
     ]
-    sizes = display.size(result["bytes"]), display.size(result["tokenizer_bytes"])
-    rows.append(("size", f"{sizes[0]}, {sizes[1]} of it the tokenizer"))
-    lexicon = result.get("lexicon")
-    if lexicon and lexicon["entries"]:
-        size = display.size(lexicon["bytes"])
-        rows.append(("lexicon", f"{lexicon['entries']:,} entries, weight {lexicon['weight']:.2g}, {size} of the model"))
-    elif lexicon:
-        rows.append(("lexicon", "none: it did not lower the loss on dev"))
+    rows.append(("size", display.size(result["bytes"])))
+    if result["steps"]:
+        rows.append(("layers", f"trained for {result['steps']:,} steps"))
+    if result.get("lexicon"):
+        entries = result["lexicon"]["entries"]
+        rows.append(("n-grams", f"{entries:,}" if entries else "none: they did not lower the loss"))
     display.print_facts(to, rows)
+    to.print(f"Next: ade predict {result['model']} FILE\n      ade serve {result['model']}")
 
 
 def distill(

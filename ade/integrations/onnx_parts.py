@@ -151,8 +151,9 @@ class LexiconInBytes(nn.Module):
 
     def __init__(self, lexicon: Lexicon) -> None:
         super().__init__()
-        assert lexicon.pairs is not None
-        self.entries, self.vocabulary, self.scores = len(lexicon), lexicon.vocabulary, PairsInBytes(lexicon.pairs)
+        self.entries, self.vocabulary = len(lexicon), lexicon.vocabulary
+        stored = lexicon.stored()[1]
+        self.scores = Bytes(lexicon.scores, stored["scales"][:, None])
         values, idf = np.unique(lexicon.idf, return_inverse=True)
         _keep(self, squares=values.astype(np.float32) ** 2, idf=_smallest(idf), bias=lexicon.bias)
         _keep(self, gaps=_smallest(np.diff(lexicon.keys, prepend=0)))
@@ -160,12 +161,7 @@ class LexiconInBytes(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return what the entries of each text (B, L) add to its scores: (B, C)."""
         entry, counted = self.distinct(ids, mask)  # (B, M)
-        index, weight = self.scores.pairs(entry)  # (B, M, k)
-
-        # Weights are summed for each shared row of scores: one product then gives the sum of all entries' scores.
-        rows = self.scores.anchors()  # (K, C)
-        zeros = torch.zeros(1, 1).expand(ids.shape[0], len(rows))
-        sums = zeros.scatter_add(1, index.flatten(1), (weight * counted.unsqueeze(2)).flatten(1)) @ rows
+        sums = (self.scores(entry) * counted.unsqueeze(2)).sum(1)  # (B, C)
         squares = self.squares[self.idf[entry].long()] * counted
         return sums / squares.sum(1, keepdim=True).sqrt().clamp(min=1e-12) + self.bias
 

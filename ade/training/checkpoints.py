@@ -5,22 +5,25 @@ During a run the folder holds `run.json` (settings and hashes that identify the 
 from. When the run is done, they are replaced by the model's own files and `training.json`.
 """
 
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
 from ade.errors import InputError
 from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 from ade.folder import Saved
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RUN, CHECKPOINT, DONE = "run.json", "checkpoint.safetensors", "training.json"
 PHASE, FINISHED = "phase", "finished"  # folders: what the second phase starts from, and the finished model's draft
@@ -28,6 +31,26 @@ PROGRESS = "progress.json"  # of the first phase, in the folder of the second
 # Temporary files of a process that was killed, those of safetensors among them.
 LEFTOVER = re.compile(r"\.(run|checkpoint)\.\w+\.\d+|finished|\.(finished|phase)[-.].*|\.tmp\w{6}")
 Existing = Literal["refuse", "resume", "overwrite"]
+
+
+def identity_of(chosen: Mapping[str, Any], data: Iterable[np.ndarray], start: Saved) -> dict[str, Any]:
+    """Return what tells runs apart: their settings, and hashes of the data and of what they start from."""
+    begins = [array for _, array in sorted({**start.table.stored()[1], **start.layers}.items())]
+    hashes = {}
+    for name, arrays in (("data", data), ("start", begins)):
+        digest = hashlib.sha256()
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).data)
+        hashes[name] = digest.hexdigest()[:16]
+    return {**{name: value for name, value in chosen.items() if name != "device"}, **hashes}
+
+
+def result_of(saved: Saved, steps: int = 0, validations: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
+    """Return what `training.json` says of a finished run."""
+    known = {
+        name: saved.config.metadata[name] for name in ("dev", "estimate", "lexicon") if name in saved.config.metadata
+    }
+    return {**known, "steps": steps, "validations": list(validations)}
 
 
 @contextmanager
@@ -79,7 +102,7 @@ class RunFolder:
         self._check_same(DONE)
         return True
 
-    def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    def load(self) -> "tuple[dict[str, Any], dict[str, Tensor]] | None":
         """Progress and state of the last checkpoint; None if there is none."""
         path = self.folder / CHECKPOINT
         if not path.exists():
@@ -91,8 +114,10 @@ class RunFolder:
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path}: not a readable checkpoint ({error}); start over with --overwrite") from None
 
-    def save(self, progress: Mapping[str, Any], state: dict[str, Tensor]) -> None:
+    def save(self, progress: Mapping[str, Any], state: "dict[str, Tensor]") -> None:
         """Write a checkpoint: progress and state after a step."""
+        from safetensors.torch import save_file
+
         try:
             with new_file(self.folder / CHECKPOINT) as draft:
                 save_file(state, draft, {"progress": json.dumps(progress)})

@@ -4,7 +4,6 @@ Dropout is seeded by (seed, step) and the order of rows by (seed, epoch), so a r
 as one that was never interrupted.
 """
 
-import hashlib
 import math
 import os
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from ade.folder import Saved
 from ade.model import model_of
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, TrainingSettings
-from ade.training.checkpoints import Existing, RunFolder, claimed
+from ade.training.checkpoints import Existing, RunFolder, claimed, identity_of, result_of
 from ade.training.schedule import check_labels, learning_rate, steps_of, validation_split
 from ade.training.step import TrainStep
 from ade.training.tasks import TagTask, Task, TextTask
@@ -57,12 +56,14 @@ def fit_model(
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
+    instead: Callable[[], Saved] | None = None,
 ) -> Saved:
     """Train a classifier, or a tagger on tagged words; returns the model with the best validation metric.
 
-    It starts from a codebook or an encoder. Without `dev`, a validation split is taken from the training rows. With
-    `out`, checkpoints and the finished model are written to that folder; `existing` says what to do with an earlier run
-    in it.
+    It starts from a codebook, an encoder, or a classifier with the same labels. `instead` makes what is returned where
+    training a classifier further did not improve it. Without `dev`, a validation split is taken from the training
+    rows. With `out`, checkpoints and the finished model are written to that folder; `existing` says what to do with an
+    earlier run in it.
     """
     check_labels(data)
     dev_from_training = dev is None
@@ -80,7 +81,7 @@ def fit_model(
             assert isinstance(validation, TaggedDataset)
             return TagTask(start, data, validation, shape, report)
         assert isinstance(validation, Dataset)
-        return TextTask(start, data, validation, shape, report, dev_from_training)
+        return TextTask(start, data, validation, shape, report, dev_from_training, instead)
 
     return fit_task(task, start, settings, shape, out, existing, report)
 
@@ -106,7 +107,9 @@ def fit_task(
         settings = task.fitted(settings)
         run, folder = _Run(task, settings, task.untrained(settings)), None
         if out is not None:
-            folder = RunFolder(Path(out), _identity(task, settings, start, architecture))
+            folder = RunFolder(
+                Path(out), identity_of({**asdict(settings), **asdict(architecture)}, task.fingerprint(), start)
+            )
             folder.begin(existing)
             if folder.finished:
                 return Saved.read(folder.folder)
@@ -115,7 +118,7 @@ def fit_task(
         run.train(folder, report)
         saved = task.finish(run.best_model(), run.settings, report)
         if folder is not None:
-            folder.finish(saved, _result(run, saved))
+            folder.finish(saved, result_of(saved, run.progress.before + run.progress.step, run.progress.validations))
         return saved
 
 
@@ -259,29 +262,3 @@ class _Run:
             self.train_step.optimizer.state[parameter] = {
                 kind: state[f"{kind}.{name}"].to(self.model.device) for kind in ("step", "exp_avg", "exp_avg_sq")
             }
-
-
-def _result(run: _Run, saved: Saved) -> dict[str, Any]:
-    """What `training.json` says of a finished run."""
-    metric, metadata = run.task.metric, saved.config.metadata
-    lexicon = {"lexicon": metadata["lexicon"]} if "lexicon" in metadata else {}
-    steps = run.progress.before + run.progress.step
-    return {
-        f"dev_{metric}": metadata["dev"][metric],
-        "steps": steps,
-        **lexicon,
-        "validations": run.progress.validations,
-    }
-
-
-def _identity(task: Task, settings: TrainingSettings, start: Saved, architecture: Architecture) -> dict[str, object]:
-    """Settings and hashes of the data and of what the run starts from: what tells runs apart."""
-    begins = [array for _, array in sorted({**start.table.stored()[1], **start.layers}.items())]
-    hashes = {}
-    for name, arrays in (("data", task.fingerprint()), ("start", begins)):
-        digest = hashlib.sha256()
-        for array in arrays:
-            digest.update(np.ascontiguousarray(array).data)
-        hashes[name] = digest.hexdigest()[:16]
-    chosen = {name: value for name, value in asdict(settings).items() if name != "device"}
-    return {**chosen, **asdict(architecture), **hashes}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ade.codebook import Codebook
-from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, Config, check_kind, default_heads
+from ade.configuration import CLASSIFIER, CODEBOOK, TAGGER, Config, default_heads
 from ade.data.dataset import Dataset
 from ade.data.tags import TaggedDataset
 from ade.distillation import distill
@@ -44,10 +44,7 @@ def start_from(
             raise InputError("--from is used as it is, --teacher is distilled into a codebook: give one of them")
         if settings is not None:
             raise InputError("settings say how a teacher is distilled, and what --from names is distilled already")
-        saved = start if isinstance(start, Saved) else Saved.read(start)
-        if saved.config.kind not in (CODEBOOK, ENCODER):
-            check_kind("--from" if isinstance(start, Saved) else start, saved.config.kind, ENCODER)
-        return saved
+        return start if isinstance(start, Saved) else Saved.read(start)
 
     loaded = _loaded(teacher)
     if settings is None:
@@ -120,10 +117,11 @@ def config_for(
 
 def shape_of(start: Saved, architecture: Architecture, position_scale: float) -> dict[str, Any]:
     """Return the fields of a model's configuration that its layers follow from; an encoder's are taken over."""
-    source = start.config if start.config.kind == ENCODER else architecture
+    trained = start.config.kind != CODEBOOK
+    source = start.config if trained else architecture
     shape = {name: getattr(source, name) for name in SHAPE}
     shape["heads"] = source.heads or default_heads(start.table.dim)
-    shape["position_scale"] = start.config.position_scale if start.config.kind == ENCODER else position_scale
+    shape["position_scale"] = start.config.position_scale if trained else position_scale
     bits = architecture.layer_bits if start.packed else 0
     return {**shape, "max_tokens": architecture.max_tokens, "layer_bits": bits}
 

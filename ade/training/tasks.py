@@ -4,7 +4,7 @@ A task holds the tokenized rows and knows the untrained model, how to validate i
 loop is the same for all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -19,12 +19,15 @@ from ade.data.tags import TaggedDataset, encode_sentences, encode_tagged
 from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
 from ade.decision import tags_of_words
 from ade.evaluation import EVALUATIONS, TagEvaluation, compare_tags, evaluate_scores
+from ade.fitting.estimate import estimate
+from ade.fitting.lexicon_fit import LEXICON_BYTES, calibrated, lexicon_facts
+from ade.fitting.objective import Objective
+from ade.fitting.validation import Fold, Validation
 from ade.folder import Saved
 from ade.model import TorchModel
 from ade.progress import Report
 from ade.settings import Architecture, TrainingSettings, parse_size
 from ade.torch_backends import TorchBackend
-from ade.training.lexicon_fit import FittedLexicon, Objective, Validation, fit_lexicon
 from ade.training.schedule import fit_to_data
 from ade.training.start import config_for, untrained
 
@@ -84,9 +87,14 @@ class TextTask(_LabelTask):
         architecture: Architecture,
         report: Report,
         dev_from_training: bool = False,
+        instead: Callable[[], Saved] | None = None,
     ) -> None:
-        """`dev_from_training` says that the validation rows were split off the training rows."""
+        """`dev_from_training` says that the validation rows were split off the training rows.
+
+        `instead` makes what is returned where training did not improve what it started from.
+        """
         super().__init__(start, data, len(dev), architecture)
+        self.instead = instead
         self.data, self.dev, self.dev_from_training = data, dev, dev_from_training
         most = max(self.max_tokens, LEXICON_TOKENS)
         self.texts = tokenize(start.tokenizer, data.texts, most, report)  # attention reads the first tokens of each
@@ -107,42 +115,46 @@ class TextTask(_LabelTask):
         return evaluate_scores(self.dev, scores, self.dev.names).as_dict()
 
     def finish(self, trained: Saved, settings: TrainingSettings, report: Report) -> Saved:
-        """Return the model as it is stored, with a lexicon if that lowers the validation loss."""
+        """Return the model as it is stored, calibrated, with a lexicon if that lowers the validation loss."""
         saved = replace(trained, config=replace(trained.config, mean=self.mean, deviation=self.deviation)).rounded()
-        scores = backend_for(saved, settings.device).scores(self.dev_texts)
-        if settings.lexicon:
-            fitted = self._fit_lexicon(saved, scores, settings, report)
-            saved = saved.with_metadata(lexicon={"entries": 0})
-            if fitted is not None:
-                saved, scores = self._with_lexicon(saved, fitted), fitted.model_weight * scores + fitted.added
-        return saved.with_metadata(dev=evaluate_scores(self.dev, scores, self.dev.names).as_dict())
-
-    def _fit_lexicon(
-        self, saved: Saved, scores: np.ndarray, settings: TrainingSettings, report: Report
-    ) -> FittedLexicon | None:
-        """A lexicon fitted to the labels, or to soft targets where there are any and they suit better; None if none
-        lowers the validation loss. `scores` are the model's on the validation rows."""
+        scores = (backend_for(saved, settings.device).scores(self.dev_texts) - self.mean) / self.deviation
         labelled = len(self.data) if self.data.labelled is None else self.data.labelled  # rows of a teacher come after
-        objective = Objective.of(self.dev.labels, self.data.problem, saved.config.class_weights)
-        texts, validation = self.texts.slice(0, labelled), Validation(self.dev_texts, scores, objective)
-        max_bytes = parse_size(settings.lexicon_size) if settings.lexicon_size else None
+        objective = self._objective(self.data.labels[:labelled], saved) + self._objective(self.dev.labels, saved)
+        learned, unseen = np.split(np.arange(len(objective)), [labelled])
+        most_bytes = 0
+        if settings.lexicon:
+            most_bytes = parse_size(settings.lexicon_size) if settings.lexicon_size else LEXICON_BYTES
+        found = calibrated(
+            self.texts.slice(0, labelled) + self.dev_texts,
+            saved.table.vocabulary,
+            Validation(objective, [Fold(learned, unseen)], report),
+            np.arange(len(objective)) if self.dev_from_training else learned,
+            scores.astype(np.float32),
+            most_bytes,
+            self.deviation,
+        )
+        if self.instead is not None and not self._improved(objective.take(unseen), found.scores):
+            return self.instead()
+        head = {name: found.factor * saved.layers[name] for name in ("head.weight", "head.bias")}
+        saved = replace(saved, layers={**saved.layers, **head}, lexicon=found.lexicon).rounded()
+        metrics = evaluate_scores(self.dev, found.scores * self.deviation + self.mean, self.dev.names).as_dict()
+        saved = saved.with_metadata(dev=metrics, estimate=estimate(metrics, self.dev.problem, len(self.dev), 0))
+        return saved.with_metadata(lexicon=lexicon_facts(found.lexicon)) if settings.lexicon else saved
 
-        candidates = []
-        for targets in [self.data.labels] + ([] if self.data.targets is None else [self.data.targets]):
-            fitted = fit_lexicon(
-                saved, texts, targets[:labelled], validation, settings.device, self.dev_from_training, max_bytes, report
+    def _improved(self, judge: Objective, scores: np.ndarray) -> bool:
+        """Whether the scores are better than those of the start, by more than the error of the difference."""
+        before = (backend_for(self.start).scores(self.dev_texts) - self.mean) / self.deviation
+        gain = judge.losses(before) - judge.losses(scores)
+        if judge.problem != REGRESSION:
+            gain = judge.hits(scores).reshape(len(judge), -1).mean(1) - judge.hits(before).reshape(len(judge), -1).mean(
+                1
             )
-            if fitted is not None:
-                candidates.append(fitted)
-        return min(candidates, key=lambda each: each.loss, default=None)
+        return float(gain.mean()) > float(gain.std()) / len(judge) ** 0.5
 
-    def _with_lexicon(self, saved: Saved, fitted: FittedLexicon) -> Saved:
-        facts = {"entries": len(fitted.lexicon), "weight": round(fitted.weight, 4), "bytes": fitted.lexicon.nbytes}
-        config = saved.config.with_metadata(lexicon=facts)
-        if self.data.problem == REGRESSION:  # an average of both: the model's share is multiplied into its scale
-            mean, deviation = fitted.model_weight * self.mean, fitted.model_weight * self.deviation
-            config = replace(config, mean=mean, deviation=deviation)
-        return replace(saved, config=config, lexicon=fitted.lexicon)
+    def _objective(self, labels: np.ndarray, saved: Saved) -> Objective:
+        if self.dev.problem == REGRESSION:
+            labels = (labels - self.mean) / self.deviation
+        return Objective.of(labels, self.dev.problem, len(self.dev.names), saved.config.class_weights)
 
     def fingerprint(self) -> Iterator[np.ndarray]:
         """Yield arrays that differ if the rows differ, to hash."""

@@ -2,35 +2,44 @@
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ade.configuration import CLASSIFIER, ENCODER
 from ade.data.columns import Schema
 from ade.data.dataset import Dataset
 from ade.data.problems import PROBLEMS, SINGLE
 from ade.data.sources import AnyDataset, load_splits
 from ade.errors import InputError
+from ade.files import ENGLISH
+from ade.fitting.convex import encoder_of, fit_convex
+from ade.fitting.lexicon_fit import LEXICON_BYTES
 from ade.folder import Saved
 from ade.progress import Report, shown
 from ade.settings import PRESETS, Architecture, TrainingSettings, parse_size
 from ade.trained_model import model_from
-from ade.training.checkpoints import Existing, claimed
-from ade.training.loop import fit_model
-from ade.training.schedule import check_labels, validation_split
-from ade.training.start import start_for_size, start_from
+from ade.training.checkpoints import Existing, RunFolder, claimed, identity_of, result_of
+from ade.training.schedule import check_labels, class_weights, validation_split
 
 if TYPE_CHECKING:
     from ade.teachers import Teacher
     from ade.training.soft_targets import LabelTeacher
 
 
+ROWS_PER_LABEL = 1000  # from which on training the layers further is worth its time
+
+
 def train(
     data: Any,
     labels: Any = None,
     *,
-    teacher: "Teacher | str | Path | None" = None,
     start: Saved | str | Path | None = None,
+    teacher: "Teacher | str | Path | None" = None,
     size: str | int | None = None,
     out: str | Path | None = None,
     validation: Any = None,
@@ -47,18 +56,21 @@ def train(
 ) -> Any:
     """Train a classifier, or a tagger where the data is words with tags.
 
+    Two convex fits on an encoder, whose layers stay as they are, make a classifier in seconds, without torch. Where
+    rows are many and torch is installed, or where `epochs` or `steps` ask for it, the layers are then trained further;
+    that is kept where it is better.
+
     Args:
         data: a file, a folder with a file per split, or a hub name; a list of texts with `labels`; a DataFrame, a
             `datasets.Dataset`, a dictionary of columns, a list of dictionaries or of (text, label) pairs; a `Dataset`.
         labels: one for each text, where `data` is a list of texts: names, numbers or truth values, or lists of them.
-        teacher: pretrained embeddings to distil, as `load_teacher` takes them; by default those that are embedded. The
-            codebook is kept in the cache, so that this happens once.
-        start: a codebook or an encoder, as `distill` and `distill_encoder` make them, or its folder or hub name,
-            instead of a teacher; the layers of an encoder are trained further.
-        size: bytes of the model folder, tokenizer included, as 2_000_000 or '2MB'; by default nothing is rounded.
+        start: an encoder, a classifier or a codebook, or its folder or hub name; by default the encoder of the package.
+        teacher: pretrained embeddings to distil instead, as `load_teacher` takes them: the paper's way. The codebook is
+            kept in the cache, so that this happens once.
+        size: maximum bytes of the model folder, tokenizer included, as 2_000_000 or '2MB'.
         out: output folder, with checkpoints while the model is trained; without it, call `save` on the model.
-        validation: rows that the best weights are chosen by, as `data`; by default a split of the data called `dev` or
-            `validation`, else a part of the training rows.
+        validation: rows that settings and weights are chosen by, as `data`; by default a split of the data called `dev`
+            or `validation`, else cross-validation or a part of the training rows.
         text_column: name of the text column; found where it is None.
         label_column: name of the label column; found where it is None.
         problem: 'single-label', 'multi-label' or 'regression'; by default lists are multi-label, decimals a regression.
@@ -70,7 +82,8 @@ def train(
         progress: True for progress bars, False for none; by default bars in terminals and notebooks, and elsewhere a
             line every few seconds. Or a function that is called with the progress.
         before_training: called with what the model starts from before it is trained.
-        settings: fields of `TrainingSettings` and `Architecture`, as `steps` or `learning_rate`.
+        settings: fields of `TrainingSettings` and `Architecture`, as `steps` or `learning_rate`; `epochs=0` leaves the
+            layers as they are.
 
     Returns:
         A `Classifier`, or a `Tagger`.
@@ -78,6 +91,8 @@ def train(
     training, architecture = resolve_settings(preset, settings)
     if unlabelled and distill_from is None:
         raise InputError("unlabelled texts need a classifier that labels them: give distill_from too")
+    if start is not None and teacher is not None:
+        raise InputError("--from is used as it is, --teacher is distilled into a codebook: give one of them")
     schema = Schema(text_column, label_column, problem_type(problem))
     splits = load_splits(data, labels, schema, validation)
     rows, dev = splits["train"], splits.get("dev")
@@ -89,17 +104,122 @@ def train(
         if out is not None:
             with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
                 pass
-        if size is None:
-            begin = start_from(start, teacher, report=report)
+        begin = None if teacher is not None else _start(start, preset, settings)
+        run = _Run(rows, dev, training, architecture, out, existing, report, before_training)
+        if begin is not None and distill_from is None and _fits_convex(begin, rows):
+            saved = run.from_encoder(begin)
         else:
-            begin, shares = start_for_size(rows, parse_size(str(size)), start, teacher, training.lexicon, report)
-            training = replace(training, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
+            saved = run.from_table(begin, teacher, size, distill_from, unlabelled)
+        return model_from(saved, training.device)
+
+
+def _start(start: Saved | str | Path | None, preset: str, settings: Mapping[str, Any]) -> Saved | None:
+    """Return what a model starts from, by default the encoder of the package.
+
+    None for a teacher's table: the paper's preset and layers of another kind begin with that.
+    """
+    shape = [
+        name for name in ("attend", "sat", "layers", "positions", "pooling", "heads") if settings.get(name) is not None
+    ]
+    if start is None and (preset != "strong" or shape):
+        return None
+    return start if isinstance(start, Saved) else Saved.read(ENGLISH if start is None else start)
+
+
+def _fits_convex(start: Saved, rows: AnyDataset) -> bool:
+    """Whether the convex fits come first: for texts, on an encoder or on a classifier of other labels."""
+    goes_on = start.config.kind == CLASSIFIER and start.config.labels == tuple(rows.names)
+    return isinstance(rows, Dataset) and start.config.kind in (ENCODER, CLASSIFIER) and not goes_on
+
+
+def _further(rows: AnyDataset, settings: TrainingSettings) -> bool:
+    """Whether to train the layers further: where that is asked for, or where it pays."""
+    if settings.epochs is not None or settings.steps:
+        return settings.epochs != 0
+    return len(rows) >= ROWS_PER_LABEL * max(1, len(rows.names)) and find_spec("torch") is not None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Rows, settings and the output folder of one call of `train`."""
+
+    rows: AnyDataset
+    dev: AnyDataset | None
+    settings: TrainingSettings
+    architecture: Architecture
+    out: str | Path | None
+    existing: Existing
+    report: Report
+    before_training: Callable[[Saved], None] | None
+
+    def from_encoder(self, start: Saved) -> Saved:
+        """Return the model of the convex fits, its layers trained further where that is asked for, or pays."""
+        rows, dev, settings = self.rows, self.dev, self.settings
+        assert isinstance(rows, Dataset)
+        assert isinstance(dev, Dataset | None)
+        if self.before_training is not None:
+            self.before_training(start)
+        if not _further(rows, settings):
+            return self._written(start, rows, dev)
+
+        from ade.training.loop import fit_model
+
+        seen, left_out = (rows, dev) if dev is not None else validation_split(rows, settings.seed)
+        first = self._fit(start, seen, left_out)
+        return fit_model(
+            first, seen, left_out, settings, self.architecture, self.out, self.existing, self.report,
+            instead=lambda: self._fit(start, rows, dev),
+        )  # fmt: skip
+
+    def _fit(self, start: Saved, rows: Dataset, dev: Dataset | None) -> Saved:
+        settings = self.settings
+        most_bytes = parse_size(settings.lexicon_size) if settings.lexicon_size else LEXICON_BYTES
+        return fit_convex(
+            encoder_of(start), rows, dev, class_weights=class_weights(rows, settings),
+            lexicon_bytes=most_bytes if settings.lexicon else 0, seed=settings.seed, report=self.report,
+        )  # fmt: skip
+
+    def _written(self, start: Saved, rows: Dataset, dev: Dataset | None) -> Saved:
+        """Return the model of the convex fits, in the output folder if there is one."""
+        if self.out is None:
+            return self._fit(start, rows, dev)
+        with claimed(Path(self.out), self.existing):
+            texts = (np.frombuffer(text.encode("utf8"), np.uint8) for text in rows.texts)
+            identity = identity_of(asdict(self.settings), chain(texts, [rows.labels]), start)
+            folder = RunFolder(Path(self.out), identity)
+            folder.begin(self.existing)
+            if folder.finished:
+                return Saved.read(folder.folder)
+            saved = self._fit(start, rows, dev)
+            folder.finish(saved, result_of(saved))
+            return saved
+
+    def from_table(
+        self,
+        start: Saved | None,
+        teacher: "Teacher | str | Path | None",
+        size: str | int | None,
+        distill_from: "LabelTeacher | str | Path | None",
+        unlabelled: Sequence[str],
+    ) -> Saved:
+        """Return a model whose layers are all trained: on a codebook, an encoder's table or a teacher's."""
+        from ade.training.loop import fit_model
+        from ade.training.start import start_for_size, start_from
+
+        settings, architecture, rows, dev = self.settings, self.architecture, self.rows, self.dev
+        if size is None:
+            begin = start_from(start, teacher, report=self.report)
+        else:
+            assert isinstance(rows, Dataset)
+            size = parse_size(str(size))
+            begin, shares = start_for_size(rows, size, start, teacher, settings.lexicon, self.report)
+            settings = replace(settings, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
             architecture = replace(architecture, layer_bits=shares.layer_bits)
         if distill_from is not None:
-            rows, dev = _add_soft_targets(rows, dev, distill_from, unlabelled, training, report)
-        if before_training is not None:
-            before_training(begin)
-        return model_from(fit_model(begin, rows, dev, training, architecture, out, existing, report), training.device)
+            rows, dev = _add_soft_targets(rows, dev, distill_from, unlabelled, settings, self.report)
+        if self.before_training is not None:
+            self.before_training(begin)
+        return fit_model(begin, rows, dev, settings, architecture, self.out, self.existing, self.report)
 
 
 def _check_size(settings: Mapping[str, Any], rows: AnyDataset) -> None:

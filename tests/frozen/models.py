@@ -24,7 +24,7 @@ from ade.compression.replacement import find_tables
 from ade.configuration import CLASSIFIER, ENCODER, TAGGER, Config
 from ade.data.tokens import tokenize
 from ade.folder import Saved
-from ade.lexicon import Lexicon, packed_lexicon
+from ade.lexicon import Lexicon
 from ade.packing.format import Packing
 from ade.trained_model import load
 from tests.conftest import word_tokenizer
@@ -98,10 +98,8 @@ def write(case: Case, folder: Path) -> None:
 
 
 def _lexicon(arrays: dict[str, np.ndarray]) -> Lexicon:
-    ones = np.ones(len(arrays["keys"]), np.int64)
-    anchors = arrays["anchors"]
-    pairs = Codebook(anchors, arrays["indices"], arrays["weights"], ones, Packing(shared=len(anchors)))
-    return packed_lexicon(len(WORDS), arrays["keys"], arrays["idf"], pairs, arrays["bias"])
+    scores = arrays["weights"][:, None] * arrays["anchors"][arrays["indices"]]
+    return Lexicon(len(WORDS), arrays["keys"], arrays["idf"], scores, arrays["bias"]).rounded()
 
 
 def observe(case: Case, folder: Path) -> Observed:

@@ -29,7 +29,7 @@ from ade.errors import InputError
 from ade.folder import Saved
 from ade.integrations import onnx as exporting
 from ade.integrations.onnx import ONNX, POOLED, Q4, Scores, export, session_of
-from ade.lexicon import key_end, packed_lexicon
+from ade.lexicon import Lexicon, key_end
 from ade.model import model_of
 from ade.packing.format import Packing
 from ade.plain import lexicon_scores
@@ -140,10 +140,9 @@ def test_entries_of_a_large_vocabulary_are_found(vocabulary, entries, labels):
     """Keys beyond 32 bits, few and many; every second text is made of entries, many of them again and again."""
     draw = np.random.default_rng(3)
     keys = np.unique(np.append(draw.integers(0, key_end(vocabulary), entries), [0, key_end(vocabulary) - 1]))
-    counts = draw.integers(1, 4, len(keys))
-    pairs = (draw.standard_normal((9, labels)), draw.integers(0, 9, counts.sum()), draw.standard_normal(counts.sum()))
-    idf, book = draw.uniform(1, 9, len(keys)), Codebook(*pairs, counts, Packing(shared=9))
-    lexicon = packed_lexicon(vocabulary, keys, idf, book, draw.standard_normal(labels))
+    idf, scores = draw.uniform(1, 9, len(keys)), draw.standard_normal((len(keys), labels))
+    bias = draw.standard_normal(labels).astype(np.float32)
+    lexicon = Lexicon(vocabulary, keys, idf.astype(np.float32), scores.astype(np.float32), bias).rounded()
     table = ragged_codebook([1] * vocabulary, dim=8).table
     saved = random_model(table, labels, sat=False, problem=MULTI)
     saved = replace(saved, lexicon=lexicon)
@@ -175,7 +174,7 @@ def test_numbers_are_in_whole_bytes_and_no_table_is_unpacked():
     assert len(graph) < 2 * saved.nbytes + 40_000  # of nodes
     wide = {name: array for name, array in arrays.items() if array.dtype in (np.float32, np.int64)}
     assert max(array.size for array in wide.values()) < 1000
-    assert max(len(array) for array in arrays.values() if array.ndim == 2) == 300
+    assert max(len(array) for array in arrays.values() if array.ndim == 2) == len(saved.lexicon)  # its scores
     assert {array.dtype.name for array in arrays.values() if array.size > 2000} == {"uint8", "int8", "int16"}
     assert len(graph_of(replace(saved, table=book))) > len(graph) + 3 * packed.weights.size  # float32 stays float32
 
@@ -329,9 +328,9 @@ def test_the_node_script_says_what_python_says(problem, tmp_path):
     saved = replace(random_model(book, labels, max_tokens=40, problem=problem, layer_bits=8), tokenizer=tokenizer)
     words = tokenizer.encode("a wading bird with long legs, money and water").ids
     keys = np.unique([*words, *(count * (first + 1) + second for first, second in pairwise(words))])
-    ones = np.ones(len(keys))
-    scores = Codebook(draw.standard_normal((4, labels)), np.arange(len(keys)) % 4, ones, ones, Packing(shared=4))
-    lexicon = packed_lexicon(count, keys, ones, scores, np.ones(labels))
+    scores = draw.standard_normal((len(keys), labels)).astype(np.float32)
+    idf, bias = np.ones(len(keys), np.float32), np.ones(labels, np.float32)
+    lexicon = Lexicon(count, keys, idf, scores, bias).rounded()
     classifier = Classifier(replace(saved, lexicon=lexicon).rounded())
     export(classifier, tmp_path / "onnx")
     texts = ["a wading bird with long legs", "", "naïve café 日本語 🙂", "money and water " * 60, "<s> two\ttabs"]

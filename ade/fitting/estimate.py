@@ -1,0 +1,44 @@
+"""How far a measured accuracy can be trusted: an interval around it, and the calibration error of probabilities."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ade.evaluation import EVALUATIONS
+
+COVERAGE = 0.9  # of the intervals
+QUANTILE = 1.6449  # of the normal distribution, for this coverage
+BINS = 15  # of the calibration error
+
+
+def interval(share: float, rows: int) -> tuple[float, float]:
+    """Return the interval of a fraction of `rows` rows (Wilson's): the true fraction is within it in 9 of 10 cases."""
+    if rows == 0:
+        return 0.0, 1.0
+    square = QUANTILE**2
+    centre = (share + square / (2 * rows)) / (1 + square / rows)
+    half = QUANTILE * np.sqrt(share * (1 - share) / rows + square / (4 * rows**2)) / (1 + square / rows)
+    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+
+
+def estimate(metrics: Mapping[str, Any], problem: str, rows: int, folds: int) -> dict[str, Any]:
+    """Return what the metric is expected to be on new rows, on how many rows that was measured, and how."""
+    metric = EVALUATIONS[problem].best_by
+    how = f"{folds}-fold cross-validation" if folds > 1 else "rows left out of training"
+    known = {"metric": metric, "value": metrics[metric], "rows": rows, "how": how}
+    if metric != "accuracy":
+        return known
+    low, high = interval(metrics[metric], rows)
+    return {**known, "low": low, "high": high}
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """Return the mean difference between the probability of predictions (n,) and how many are right, by 15 bins.
+
+    The bins have equal widths; each counts by its number of predictions (the expected calibration error).
+    """
+    place = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
+    counts = np.bincount(place, minlength=BINS)
+    gap = np.bincount(place, probability, BINS) - np.bincount(place, right, BINS)
+    return float(np.abs(gap).sum() / max(1, counts.sum()))
