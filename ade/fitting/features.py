@@ -17,7 +17,7 @@ from ade.lexicon import Lexicon
 
 CURVATURE = 0.25  # about the second derivative of the loss with respect to a score
 BY_COLUMN = 16  # labels up to which sums go label by label
-CHUNK = 1 << 18  # entries of texts whose scores are added up together, where labels are more
+CHUNK = 1 << 18  # numbers that are added up together, where labels are more: what a core's cache holds
 
 
 class Features(Protocol):
@@ -173,9 +173,9 @@ def segment_sums(values: np.ndarray, index: np.ndarray, starts: np.ndarray) -> n
         for label, column in enumerate(np.ascontiguousarray(values.T)):
             sums[filled, label] = np.add.reduceat(column[index], starts[filled])
         return sums
-    start = 0
+    start, most = 0, max(1, CHUNK // values.shape[1])
     while start < len(filled):  # rows in parts that fit the cache
-        end = max(start + 1, int(np.searchsorted(starts[filled], starts[filled[start]] + CHUNK)))
+        end = max(start + 1, int(np.searchsorted(starts[filled], starts[filled[start]] + most)))
         part = filled[start:end]
         first, last = starts[part[0]], starts[part[-1] + 1]
         sums[part] = np.add.reduceat(values[index[first:last]], starts[part] - first, 0)

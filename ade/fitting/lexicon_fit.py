@@ -1,7 +1,7 @@
 """Fit the lexicon: a linear model over the n-grams of tokens, whose scores are added to those of a model.
 
-How strongly it is regularised, its weight beside the model's scores and the number of its entries are chosen by the
-scores of unseen rows: the least loss, at the best temperature, among the choices of about the best accuracy.
+How strongly it is regularised and its weight beside the model's scores are chosen by the scores of unseen rows: the
+least loss, at the best temperature, among the choices of about the best accuracy.
 """
 
 from dataclasses import replace
@@ -21,9 +21,8 @@ MAX_WEIGHTS = 1 << 25  # entries times labels: a fit holds twenty copies of them
 STRENGTHS = (3.0, 20.0, 120.0)  # the inverse of the L2 penalty, as scikit-learn's C
 WEIGHTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # of the lexicon's scores; the model's have weight 1
 SHARES = tuple(np.linspace(0, 0.9, 10))  # of the model in the average of a regression
-FRACTIONS = (0.5, 0.25, 0.125)  # of the entries that pruning may keep
 ITERATIONS = 15
-TOLERANCE = 0.005  # relative loss: the lexicon must lower it by more, pruning may raise it by as much
+TOLERANCE = 0.005  # relative loss: the lexicon must lower it by more
 
 
 class Mix(NamedTuple):
@@ -110,7 +109,9 @@ def choose_lexicon(
     loss, _, choice, mix = min((each for each in found if each[1] >= best - margin), key=lambda each: each[0])
     if loss > (1 - TOLERANCE) * judge.calibrated_loss(model_scores):
         return None
-    return _pruned(ChosenLexicon(entries, choice, mix, counts), texts, validation, model_scores, loss, most_bytes)
+    if entries_within(most_bytes, 1, vocabulary, labels) == 0:
+        return None
+    return _within(ChosenLexicon(entries, choice, mix, counts), texts, validation, most_bytes)
 
 
 def _mixes(problem: str) -> list[Mix]:
@@ -119,40 +120,17 @@ def _mixes(problem: str) -> list[Mix]:
     return [Mix(1.0, weight) for weight in WEIGHTS]
 
 
-def _pruned(
-    chosen: ChosenLexicon, texts: Ragged, validation: Validation, model_scores: np.ndarray, loss: float, most_bytes: int
-) -> ChosenLexicon:
-    """Return the lexicon with the fewest entries that keep the loss, and no more than fit, fitted again."""
-    judge, labels = validation.judge, validation.objective.targets.shape[1]
-    weights = np.mean([each[:-1] for each in chosen.choice.weights], 0)
-    importance = chosen.counts * (_centred(weights * chosen.entries.idf[:, None], judge.problem) ** 2).sum(1)
-    order = np.argsort(-importance, kind="stable")
-    # Where hardly any loss is left, a fraction of it would be next to nothing.
-    allowed = loss + TOLERANCE * max(loss, judge.calibrated_loss(model_scores) / 10)
-
-    features = Ngrams.of(chosen.entries, texts)
-    unseen = [features.take(fold.unseen) for fold in validation.folds]
-    kept = order[: entries_within(most_bytes, len(order), chosen.entries.vocabulary, labels)]
-    for fraction in FRACTIONS:
-        fewer = order[: max(1, round(fraction * len(order)))]
-        if len(fewer) >= len(kept):
-            continue
-        some = np.sort(fewer)
-        scores = np.concatenate(
-            [
-                rows.only(some).scores(np.vstack([each[some], each[-1:]]))
-                for rows, each in zip(unseen, chosen.choice.weights, strict=True)
-            ]
-        )
-        if judge.calibrated_loss(chosen.mix.of(model_scores, scores)) > allowed:
-            break
-        kept = fewer
-    if len(kept) == len(order):
+def _within(chosen: ChosenLexicon, texts: Ragged, validation: Validation, most_bytes: int) -> ChosenLexicon:
+    """Return the lexicon with the entries that change predictions most, as many as fit, fitted again."""
+    problem, labels = validation.objective.problem, validation.objective.targets.shape[1]
+    count = entries_within(most_bytes, len(chosen.entries), chosen.entries.vocabulary, labels)
+    if count == len(chosen.entries):
         return chosen
-
-    # Fitted again: the entries that stay take over some of what the others contributed.
-    kept = np.sort(kept)
-    (choice,) = validation.choices("n-grams", features.only(kept), (chosen.choice.strength,), ITERATIONS)
+    weights = np.mean([each[:-1] for each in chosen.choice.weights], 0)
+    importance = chosen.counts * (_centred(weights * chosen.entries.idf[:, None], problem) ** 2).sum(1)
+    kept = np.sort(np.argsort(-importance, kind="stable")[:count])
+    features = Ngrams.of(chosen.entries, texts).only(kept)
+    (choice,) = validation.choices("n-grams", features, (chosen.choice.strength,), ITERATIONS)
     return ChosenLexicon(chosen.entries.select(kept), choice, chosen.mix, chosen.counts[kept])
 
 
