@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ade.trained_model import Classifier as Classifier
     from ade.trained_model import Encoder as Encoder
     from ade.trained_model import Tagger as Tagger
+    from ade.trained_model import encode as encode
     from ade.trained_model import load as load
     from ade.training.schedule import validation_split as validation_split
     from ade.training.soft_targets import LabelTeacher as LabelTeacher
@@ -79,7 +80,7 @@ _MODULES = {  # module -> its public names
     "huggingface_config": "AdeConfig",
     "model": "AdeForSentenceEmbedding AdeForSequenceClassification AdeForTokenClassification AdeModel",
     "explanation": "Explanation",
-    "trained_model": "Classifier Encoder Tagger load",
+    "trained_model": "Classifier Encoder Tagger encode load",
     "evaluation": "Evaluation evaluate",
     "compression.compress": "CompressionReport compress",
     "training.schedule": "validation_split",

@@ -3,7 +3,9 @@
 Each is what was read of a folder, and a backend that computes its numbers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
@@ -12,11 +14,12 @@ import numpy as np
 
 from ade.backends import Backend, backend_for
 from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, check_kind
-from ade.data.problems import Label
+from ade.data.problems import SINGLE, Label
 from ade.data.records import given_texts
 from ade.data.tokens import CHUNK, LEXICON_TOKENS, Ragged, encode_chunks, tokenize, truncating, unknown_share
 from ade.decision import Prediction, Tagged, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
+from ade.files import ENGLISH
 from ade.folder import Saved
 
 if TYPE_CHECKING:
@@ -228,12 +231,30 @@ class Encoder(TrainedModel):
             raise InputError(f"vectors of this encoder have {self.dim} dimensions; {dim} cannot be kept")
         return self._by_chunks(texts, lambda chunk: unit(self.backend.scores(chunk)[:, :dim]), first)
 
+    def classifier(self, labels: Sequence[str] | Mapping[str, str]) -> Classifier:
+        """Return a classifier that no rows are needed for: the label is the one whose description is nearest to a text.
+
+        `labels` are names, or a description for each name. Give `predict` a threshold for texts of none of them.
+        """
+        described = labels if isinstance(labels, Mapping) else {name: name for name in labels}
+        if len(described) < 2:
+            raise InputError(f"a classifier needs at least two labels, not {len(described)}")
+        vectors = self._by_chunks(list(described.values()), self.backend.scores, 0)  # (C, D)
+        lengths = np.linalg.norm(vectors, axis=1)  # those of texts are about as long, and are not made unit vectors
+        directions = SHARPNESS / lengths.mean() * unit(vectors)
+        layers = dict(self.saved.layers)
+        weight, bias = layers["head.weight"], layers["head.bias"]  # (D, d), (D,)
+        layers |= {"head.weight": directions @ weight, "head.bias": directions @ bias}
+        config = replace(self.saved.config, kind=CLASSIFIER, output_size=0, labels=tuple(described), problem=SINGLE)
+        return Classifier(replace(self.saved, config=config, layers=layers).rounded())
+
     def stream(self, texts: Iterable[str], dim: int | None = None) -> Iterator[np.ndarray]:
         """Yield the vectors of an iterable, in order, in arrays of several; only these are held in memory."""
         for first, chunk in _chunks(texts):
             yield self.encode(chunk, dim, first)
 
 
+SHARPNESS = 16.0  # of cosines as scores of labels: the best on training rows of AG News
 CLASSES: dict[str, type[Classifier | Tagger | Encoder]] = {each.kind: each for each in (Classifier, Tagger, Encoder)}
 
 
@@ -247,6 +268,16 @@ def load(source: str | Path, device: str = "cpu", threads: int = 0, **download: 
     if saved.config.kind == CODEBOOK:
         check_kind(source, CODEBOOK, CLASSIFIER)
     return model_from(saved, device, threads)
+
+
+def encode(texts: str | Sequence[str], dim: int | None = None) -> np.ndarray:
+    """Return the unit vector of each text by the encoder of the package: (n, D), or (D,) for one text."""
+    return _english().encode(texts, dim)
+
+
+@cache
+def _english() -> Encoder:
+    return Encoder.load(ENGLISH)
 
 
 def model_from(saved: Saved, device: str = "cpu", threads: int = 0) -> Classifier | Tagger | Encoder:

@@ -11,14 +11,15 @@ from typing import IO, Annotated, Any, Literal
 from ade.cli import display
 from ade.cli.options import (
     Json,
-    Model,
     Overwrite,
     RuntimeDevice,
     TextColumn,
     TextFile,
     TextFormat,
     UnknownTokenNotice,
+    argument,
     check_output,
+    model_path,
     option,
     say,
 )
@@ -28,15 +29,18 @@ from ade.data.columns import TEXT
 from ade.data.records import Format, Records, read_texts
 from ade.data.tokens import CHUNK
 from ade.errors import InputError
-from ade.files import new_file
+from ade.files import ENGLISH, new_file
 
 MAX_SCORES = 1 << 24  # class scores held in memory
 Outputs = Callable[[list[str], int], list[Output]]  # of texts, and the number of texts before them
 
 
 def predict(
-    model: Model,
+    model: Annotated[str, argument("Model folder, or a name on the hub; not with --labels.", "MODEL")],
     file: TextFile = "-",
+    labels: Annotated[
+        str | None, option("Labels without any training: a,b,c or a file of name TAB description.", metavar="LABELS")
+    ] = None,
     format: TextFormat = None,
     text_column: TextColumn = None,
     output: Annotated[
@@ -65,6 +69,8 @@ def predict(
     tagger prints a word and its tag per line.
     """
     extra = Extra(top_k, probabilities, threshold)
+    if labels is not None and file == "-":  # `ade predict --labels a,b FILE`: the only argument is the file
+        model, file = ENGLISH, model
     if (as_json or explain) and (output is not None or output_as is not None):
         raise InputError(f"{'--json' if as_json else '--explain'} prints: leave out --output and --output-format")
     if explain and extra != Extra():
@@ -80,7 +86,7 @@ def predict(
 
         with connected(address, workers):
             predict_files(
-                model, file, output, format, overwrite, text_column=text_column, workers=workers,
+                model_path(model), file, output, format, overwrite, text_column=text_column, workers=workers,
                 probabilities=probabilities, threshold=threshold,
             )  # fmt: skip
         return
@@ -89,9 +95,9 @@ def predict(
 
     with open_texts(file, format, text_column) as rows, stopping_early():
         if explain:
-            _explain(model, device, rows, as_json)
+            _explain(_loaded(model, device, labels), rows, as_json)
             return
-        columns, names, outputs = _load(model, device, extra)
+        columns, names, outputs = _outputs_of(model, _loaded(model, device, labels), extra)
         size = max(1, min(CHUNK, MAX_SCORES // max(1, len(names))))
         chunks = rows.chunks(size)
         predicted = ((chunk, outputs([row[rows.text] for row in chunk], first)) for first, chunk in chunks)
@@ -102,11 +108,26 @@ def predict(
             write_predictions(target, kind, rows.columns, names, columns, predicted)
 
 
-def _load(model: Path, device: str, extra: Extra) -> tuple[list[str], tuple[str, ...], Outputs]:
-    """The columns that a model's predictions fill, its labels, and how it predicts a chunk of texts."""
-    from ade.trained_model import load
+def _loaded(model: str, device: str, labels: str | None) -> Any:
+    """A model, or the classifier of labels that an encoder makes without training."""
+    from ade.trained_model import Encoder, load
 
-    loaded: Any = load(model, device)
+    if labels is None:
+        return load(model_path(model), device)
+    return Encoder.load(model_path(model), device).classifier(_described(labels))
+
+
+def _described(labels: str) -> dict[str, str]:
+    """Labels and their descriptions: names with commas between them, or a file with a name, a tab, a description."""
+    if os.path.isfile(labels):
+        lines = [line for line in Path(labels).read_text("utf8").splitlines() if line.strip()]
+        pairs = (line.partition("\t") for line in lines)
+        return {name.strip(): description.strip() or name.strip() for name, _, description in pairs}
+    return {name.strip(): name.strip() for name in labels.split(",") if name.strip()}
+
+
+def _outputs_of(model: str, loaded: Any, extra: Extra) -> tuple[list[str], tuple[str, ...], Outputs]:
+    """The columns that a model's predictions fill, its labels, and how it predicts a chunk of texts."""
     if loaded.kind == TAGGER:
         return extra.columns(TAGGING, ()), (), lambda texts, _: [Output(each) for each in loaded.stream(texts)]
     check_kind(model, loaded.kind, CLASSIFIER)
@@ -122,11 +143,10 @@ def _load(model: Path, device: str, extra: Extra) -> tuple[list[str], tuple[str,
     return columns, names, outputs
 
 
-def _explain(model: Path, device: str, rows: Records, as_json: bool) -> None:
+def _explain(classifier: Any, rows: Records, as_json: bool) -> None:
     """Print the explanation of each text as soon as it is made."""
-    from ade.trained_model import Classifier
-
-    classifier, to = Classifier.load(model, device), display.console()
+    check_kind("--explain", classifier.kind, CLASSIFIER)
+    to = display.console()
     for row in rows.rows:
         explanation = classifier.explain(row[rows.text])
         if as_json:

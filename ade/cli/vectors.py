@@ -32,13 +32,16 @@ from ade.cli.writing import one_line
 from ade.data.sources import EMBEDDED
 from ade.data.tokens import CHUNK
 from ade.data.writers import write_json_lines, write_vectors
+from ade.files import ENGLISH
 from ade.progress import shown
 from ade.settings import EncoderSettings
 
 if TYPE_CHECKING:
     from ade.encoders.search import Hit
 
-Encoder = Annotated[Path, argument("Encoder folder, or a name on the hub.", "ENCODER", parser=model_path)]
+Encoder = Annotated[
+    str, option("Encoder folder or hub name; by default the one included.", "--encoder", metavar="NAME")
+]
 ENCODER = MoreSettings((EncoderSettings,), ("size", "layers", "dim", "epochs", "device"))
 
 
@@ -94,8 +97,8 @@ def _print_encoder(to: Console, result: dict[str, Any]) -> None:
 
 
 def encode(
-    encoder: Encoder,
     file: TextFile = "-",
+    encoder: Encoder = ENGLISH,
     out: Annotated[
         Path | None, option("File to write: .npy, .jsonl or .parquet; by default JSON lines.", metavar="FILE")
     ] = None,
@@ -113,7 +116,7 @@ def encode(
     from ade.trained_model import Encoder
 
     check_output(out, overwrite)
-    loaded = Encoder.load(encoder, device)
+    loaded = Encoder.load(model_path(encoder), device)
     if dim is not None:
         loaded.encode([""], dim)  # raises for more dimensions than there are
 
@@ -127,9 +130,9 @@ def encode(
 
 
 def search(
-    encoder: Encoder,
     file: Annotated[Path, argument("Texts to search: lines, CSV, JSON or Parquet.", "FILE")],
     query: Annotated[list[str], argument("What to look for; several are answered one by one.", "QUERY...")],
+    encoder: Encoder = ENGLISH,
     top: Annotated[int, option("Texts to show for each query.", metavar="N", min=1)] = 10,
     text_column: TextColumn = None,
     as_json: Json = False,
@@ -141,9 +144,9 @@ def search(
     from ade.encoders.search import index_file
     from ade.trained_model import Encoder
 
-    loaded = Encoder.load(encoder)
+    loaded = Encoder.load(model_path(encoder))
     with shown() as report:
-        index = index_file(loaded, encoder, file, text_column, report)
+        index = index_file(loaded, model_path(encoder), file, text_column, report)
     hits = {text: index.search(loaded.encode(text), top) for text in query}
     results = {text: [hit._asdict() for hit in each] for text, each in hits.items()}
     show({"texts": len(index.texts), "results": results}, as_json, lambda to: _print_hits(to, hits))

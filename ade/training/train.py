@@ -107,9 +107,8 @@ def train(
         begin = None if teacher is not None else _start(start, preset, settings)
         run = _Run(rows, dev, training, architecture, out, existing, report, before_training)
         if begin is not None and distill_from is None and _fits_convex(begin, rows):
-            saved = run.from_encoder(begin)
-        else:
-            saved = run.from_table(begin, teacher, size, distill_from, unlabelled)
+            return model_from(run.from_encoder(begin), "cpu" if training.device == "auto" else training.device)
+        saved = run.from_table(begin, teacher, size, distill_from, unlabelled)
         return model_from(saved, training.device)
 
 
