@@ -199,14 +199,16 @@ def new_layers(config: Config, dim: int, seed: int = 0) -> dict[str, np.ndarray]
 def new_model(saved: Saved, config: Config, seed: int = 0) -> Saved:
     """Return an untrained model of these settings, with the table of another and all of its layers that fit.
 
-    The head is new, unless both have the same labels.
+    The head is new, unless both have the same labels and problem.
     """
     fresh = new_layers(config, saved.table.dim, seed)
-    same_labels = saved.config.kind == config.kind and saved.config.labels == config.labels
+    of_head = [(each.kind, each.labels, each.problem) for each in (saved.config, config)]
     kept = {
         name: array
         for name, array in saved.layers.items()
-        if name in fresh and array.shape == fresh[name].shape and (same_labels or not name.startswith("head."))
+        if name in fresh
+        and array.shape == fresh[name].shape
+        and (of_head[0] == of_head[1] or not name.startswith("head."))
     }
     return Saved(config, saved.tokenizer, saved.table, fresh | kept)
 

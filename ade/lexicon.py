@@ -126,8 +126,10 @@ class Lexicon:
 
     def stored(self) -> Stored:
         """Return sizes and arrays as they are stored; `read_lexicon` is the inverse."""
-        scores, scales = pack_rows(self.scores, BITS)
-        arrays = {"scores": scores, "scales": scales, "bias": self.bias}
+        # Scales are float16, and a regression's scores may be large: a power of 256 brings them near to 1.
+        unit = 256.0 ** np.round(np.log2(np.abs(self.scores).max(initial=1e-30)) / 8)
+        scores, scales = pack_rows(self.scores / unit, BITS)
+        arrays = {"scores": scores, "scales": scales, "unit": np.array([unit], np.float32), "bias": self.bias}
         arrays |= pack_keys(self.keys, self.idf, key_end(self.vocabulary))
         return {"entries": len(self), "labels": len(self.bias), "vocabulary": self.vocabulary}, arrays
 
@@ -151,9 +153,10 @@ def read_lexicon(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> 
         raise InputError("the sizes of its lexicon are not valid")
     keys, idf = unpack_keys(KeySizes(entries, key_end(vocabulary)), arrays)
     stored = rows_stored(entries, labels, BITS)
-    check_arrays(dict(zip(("scores", "scales"), stored, strict=True)) | {"bias": ("float32", (labels,))}, arrays)
-    scores, bias = unpack_rows(arrays["scores"], arrays["scales"], labels), arrays["bias"]
-    for name, array in (("idf", idf), ("scales", arrays["scales"]), ("bias", bias)):
+    layout = {"unit": ("float32", (1,)), "bias": ("float32", (labels,))}
+    check_arrays(dict(zip(("scores", "scales"), stored, strict=True)) | layout, arrays)
+    scores, bias = unpack_rows(arrays["scores"], arrays["scales"], labels) * arrays["unit"], arrays["bias"]
+    for name, array in (("idf", idf), ("scales", arrays["scales"]), ("unit", arrays["unit"]), ("bias", bias)):
         check_finite(f"{name} of the lexicon", array)
     return Lexicon(vocabulary, keys, idf, scores, bias)
 
@@ -164,6 +167,6 @@ def entries_within(most_bytes: int, entries: int, vocabulary: int, labels: int) 
     def nbytes(number: int) -> int:
         scores, scales = rows_stored(number, labels, BITS)
         layout = {"scores": scores, "scales": scales, **KeySizes(number, key_end(vocabulary)).arrays()}
-        return layout_bytes(layout) + 4 * labels
+        return layout_bytes(layout) + 4 * (1 + labels)
 
     return bisect_right(range(1, entries + 1), most_bytes, key=nbytes)

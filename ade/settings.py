@@ -136,7 +136,7 @@ class TrainingSettings:
         at_least(self, 1, "batch_size")
         at_least(self, 0, "steps", "warmup_steps", "weight_decay")
         _need(self.class_weights in ("none", "balanced"), "class_weights", "none or balanced", self.class_weights)
-        _need(self.epochs is None or self.epochs >= 0, "epochs", "0 or more", self.epochs)
+        _need(self.epochs is None or self.epochs > 0, "epochs", "above 0", self.epochs)
         _check_seed(self.seed)
         _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         for name in ("dropout", "token_dropout"):

@@ -112,7 +112,7 @@ def fit(
     chosen: dict[str, Any] = {name: value for name, value in settings.items() if name not in NOT_TRAINED}
     if "size" in settings:
         chosen |= {"size": settings["size"], "teacher": teacher_path(places, settings["teacher"])}
-    else:
+    elif "teacher" in settings:  # without one, ade starts from its own encoder
         chosen["start"] = codebook_of(places, settings, report)
     chosen |= {"device": places.device, "validation": dev, "out": out, "progress": report, **more}
     with cache_in(places.work / "cache"):

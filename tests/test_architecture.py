@@ -24,8 +24,9 @@ TORCH_FREE = (
     "configuration",
     "folder",
     "backends",
-    "loading",
+    "trained_model",
     "evaluation",
+    "fitting.convex",
     "runtime.tables",
 )
 

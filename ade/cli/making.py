@@ -68,7 +68,7 @@ def train(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     problem: Annotated[Problem | None, option("Kind of labels; by default lists are multi-label.")] = None,
-    epochs: Annotated[float | None, option("Train the layers, too, for N passes; 0: not at all.", metavar="N")] = None,
+    epochs: Annotated[float | None, option("Train the layers, too, for N passes.", metavar="N")] = None,
     device: Device = "auto",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -77,8 +77,8 @@ def train(
 ) -> None:
     """Train a classifier, or a tagger on CoNLL files.
 
-    Without torch, in seconds: two linear fits on the included encoder. Where rows are many and torch is installed, its
-    layers are trained further. If the data has a test split, the model is evaluated on it.
+    In seconds, without torch: two linear fits on the included encoder. With --epochs its layers are trained, too, which
+    pays where rows are many. If the data has a test split, the model is evaluated on it.
     """
     existing = existing_run(resume, overwrite)
     if unlabelled is not None and distill_from is None:
@@ -148,8 +148,10 @@ def print_training(to: Console, result: Mapping[str, Any]) -> None:
         if name in SHOWN
     ]
     rows.append(("size", display.size(result["bytes"])))
-    if result["steps"]:
-        rows.append(("layers", f"trained for {result['steps']:,} steps"))
+    trained = (
+        f"trained for {result['steps']:,} steps" if result["steps"] else "as in the encoder; --epochs 4 trains them"
+    )
+    rows.append(("layers", trained))
     if result.get("lexicon"):
         entries = result["lexicon"]["entries"]
         rows.append(("n-grams", f"{entries:,}" if entries else "none: they did not lower the loss"))
@@ -289,15 +291,14 @@ def _print_compression(to: Console, out: Path, result: "CompressionReport") -> N
 
 def run(
     out: Annotated[Path, option("Output folder.", metavar="FOLDER")] = Path("runs/demo"),
-    epochs: Annotated[float, option("Passes over the training rows.", metavar="N")] = 2.5,
     as_json: Json = False,
 ) -> None:
     """Run the demo on data that is included.
 
-    Distils wordllama, trains on WordNet glosses, and compares with TF-IDF and a linear SVM.
+    Classifies WordNet glosses by the names of their labels, trains on them, explains a prediction, and searches.
     """
     from ade.cli.demo import print_demo, run_demo
 
     with shown() as report:
-        demo = run_demo(out, epochs=epochs, report=report)
+        demo = run_demo(out, report=report)
     show(demo.as_dict(), as_json, lambda to: print_demo(to, demo))

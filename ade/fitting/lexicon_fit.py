@@ -20,7 +20,7 @@ LEXICON_BYTES = 2_000_000  # maximum by default
 MAX_WEIGHTS = 1 << 25  # entries times labels: a fit holds twenty copies of them
 STRENGTHS = (3.0, 20.0, 120.0)  # the inverse of the L2 penalty, as scikit-learn's C
 WEIGHTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # of the lexicon's scores; the model's have weight 1
-SHARES = tuple(np.linspace(0, 0.9, 10))  # of the model in the average of a regression
+SHARES = [share / 10 for share in range(10)]  # of the model in the average of a regression
 ITERATIONS = 15
 TOLERANCE = 0.005  # relative loss: the lexicon must lower it by more
 

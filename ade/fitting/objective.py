@@ -66,31 +66,26 @@ class Objective:
 
     def losses(self, scores: np.ndarray) -> np.ndarray:
         """Return the loss of each row, without weights: (n,)."""
-        if self.problem == REGRESSION:
-            each = (scores - self.targets) ** 2 / 2
-        elif self.problem == MULTI:
-            each = np.logaddexp(0, scores) - self.targets * scores
-        else:
-            shifted = scores - scores.max(1, keepdims=True)
-            return np.log(np.exp(shifted).sum(1)) - (self.targets * shifted).sum(1)
-        return each.sum(1)
+        return self._with_gradient(scores)[0].sum(1)
 
     def loss_and_gradient(self, scores: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the weighted mean loss, and its gradient with respect to the scores (n, C)."""
-        if self.problem == REGRESSION:
-            gradient = scores - self.targets
-            losses = gradient**2 / 2
-        elif self.problem == MULTI:
-            gradient = 1 / (1 + np.exp(-np.clip(scores, -80, 80))) - self.targets
-            losses = np.logaddexp(0, scores) - self.targets * scores
-        else:
-            shifted = scores - scores.max(1, keepdims=True)
-            exponential = np.exp(shifted)
-            total = exponential.sum(1, keepdims=True)
-            gradient = exponential / total - self.targets
-            losses = np.log(total) - (self.targets * shifted).sum(1, keepdims=True)
+        losses, gradient = self._with_gradient(scores)
         loss = float((losses * self.weights).sum(dtype=np.float64)) / len(scores)
         return loss, (gradient * self.weights / np.float32(len(scores))).astype(np.float32, copy=False)
+
+    def _with_gradient(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The loss of each row (n, 1), or of each label of it (n, C), and the gradient (n, C)."""
+        if self.problem == REGRESSION:
+            gradient = scores - self.targets
+            return gradient**2 / 2, gradient
+        if self.problem == MULTI:
+            gradient = 1 / (1 + np.exp(-np.clip(scores, -80, 80))) - self.targets
+            return np.logaddexp(0, scores) - self.targets * scores, gradient
+        shifted = scores - scores.max(1, keepdims=True)
+        exponential = np.exp(shifted)
+        total = exponential.sum(1, keepdims=True)
+        return np.log(total) - (self.targets * shifted).sum(1, keepdims=True), exponential / total - self.targets
 
     def accuracy(self, scores: np.ndarray) -> float:
         """Return the fraction of labels that scores predict correctly; 0 for regression, which has the loss."""
@@ -116,7 +111,7 @@ class Objective:
         smoothed = replace(self, targets=self.targets * np.float32(1 - doubt) + np.float32(doubt / outcomes))
 
         def loss(exponent: float) -> float:
-            return float(smoothed.losses(scores * np.float32(np.exp(-exponent))).mean())
+            return smoothed.loss_and_gradient(scores * np.float32(np.exp(-exponent)))[0]
 
         low, high = -np.log(MAX_TEMPERATURE), np.log(MAX_TEMPERATURE)
         for _ in range(SEARCHES):
@@ -128,5 +123,5 @@ class Objective:
         return float(np.exp((low + high) / 2))
 
     def calibrated_loss(self, scores: np.ndarray) -> float:
-        """Return the mean loss of scores at their best temperature."""
-        return float(self.losses(scores / np.float32(self.temperature(scores))).mean())
+        """Return the weighted mean loss of scores at their best temperature."""
+        return self.loss_and_gradient(scores / np.float32(self.temperature(scores)))[0]

@@ -153,7 +153,8 @@ class LexiconInBytes(nn.Module):
         super().__init__()
         self.entries, self.vocabulary = len(lexicon), lexicon.vocabulary
         stored = lexicon.stored()[1]
-        self.scores = Bytes(lexicon.scores, stored["scales"][:, None])
+        self.unit = float(stored["unit"][0])
+        self.scores = Bytes(lexicon.scores / self.unit, stored["scales"][:, None])
         values, idf = np.unique(lexicon.idf, return_inverse=True)
         _keep(self, squares=values.astype(np.float32) ** 2, idf=_smallest(idf), bias=lexicon.bias)
         _keep(self, gaps=_smallest(np.diff(lexicon.keys, prepend=0)))
@@ -161,7 +162,7 @@ class LexiconInBytes(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return what the entries of each text (B, L) add to its scores: (B, C)."""
         entry, counted = self.distinct(ids, mask)  # (B, M)
-        sums = (self.scores(entry) * counted.unsqueeze(2)).sum(1)  # (B, C)
+        sums = (self.scores(entry) * counted.unsqueeze(2)).sum(1) * self.unit  # (B, C)
         squares = self.squares[self.idf[entry].long()] * counted
         return sums / squares.sum(1, keepdim=True).sqrt().clamp(min=1e-12) + self.bias
 

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from ade.training.soft_targets import LabelTeacher
 
 
-ROWS_PER_LABEL = 1000  # from which on training the layers further is worth its time
-
-
 def train(
     data: Any,
     labels: Any = None,
@@ -56,9 +52,8 @@ def train(
 ) -> Any:
     """Train a classifier, or a tagger where the data is words with tags.
 
-    Two convex fits on an encoder, whose layers stay as they are, make a classifier in seconds, without torch. Where
-    rows are many and torch is installed, or where `epochs` or `steps` ask for it, the layers are then trained further;
-    that is kept where it is better.
+    Two convex fits on an encoder, whose layers stay as they are, make a classifier in seconds, without torch. With
+    `epochs` or `steps` the layers are then trained further, which is kept where it is better.
 
     Args:
         data: a file, a folder with a file per split, or a hub name; a list of texts with `labels`; a DataFrame, a
@@ -82,8 +77,7 @@ def train(
         progress: True for progress bars, False for none; by default bars in terminals and notebooks, and elsewhere a
             line every few seconds. Or a function that is called with the progress.
         before_training: called with what the model starts from before it is trained.
-        settings: fields of `TrainingSettings` and `Architecture`, as `steps` or `learning_rate`; `epochs=0` leaves the
-            layers as they are.
+        settings: fields of `TrainingSettings` and `Architecture`, as `steps` or `learning_rate`.
 
     Returns:
         A `Classifier`, or a `Tagger`.
@@ -131,13 +125,6 @@ def _fits_convex(start: Saved, rows: AnyDataset) -> bool:
     return isinstance(rows, Dataset) and start.config.kind in (ENCODER, CLASSIFIER) and not goes_on
 
 
-def _further(rows: AnyDataset, settings: TrainingSettings) -> bool:
-    """Whether to train the layers further: where that is asked for, or where it pays."""
-    if settings.epochs is not None or settings.steps:
-        return settings.epochs != 0
-    return len(rows) >= ROWS_PER_LABEL * max(1, len(rows.names)) and find_spec("torch") is not None
-
-
 @dataclass(frozen=True)
 class _Run:
     """Rows, settings and the output folder of one call of `train`."""
@@ -152,13 +139,13 @@ class _Run:
     before_training: Callable[[Saved], None] | None
 
     def from_encoder(self, start: Saved) -> Saved:
-        """Return the model of the convex fits, its layers trained further where that is asked for, or pays."""
+        """Return the model of the convex fits, its layers trained further where that is asked for."""
         rows, dev, settings = self.rows, self.dev, self.settings
         assert isinstance(rows, Dataset)
         assert isinstance(dev, Dataset | None)
         if self.before_training is not None:
             self.before_training(start)
-        if not _further(rows, settings):
+        if not settings.epochs and not settings.steps:
             return self._written(start, rows, dev)
 
         from ade.training.loop import fit_model

@@ -50,7 +50,7 @@ def test_remarks_come_before_training(ade, book, tmp_path):
     rows = [f"the goal {i};{i % 7 / 4}\n" for i in range(40)]
     (tmp_path / "decimals.csv").write_text("Satz;Note\n" + "".join(rows))
     status, out, errors = ade("train", tmp_path / "decimals.csv", *words, tmp_path / "a")
-    assert (status, "dev_r2" in out, "'--problem single-label' makes classes" in errors) == (0, True, True)
+    assert (status, '"metric": "r2"' in out, "'--problem single-label' makes classes" in errors) == (0, True, True)
     assert "texts of the column 'Satz', labels of 'Note'" in errors
     (tmp_path / "rare.csv").write_text("Satz;Art\n" + "the goal;1\n" * 60 + "the bank;2\n" * 30 + ";3\n" * 3)
     status, _, errors = ade("train", tmp_path / "rare.csv", *words, tmp_path / "b")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 from safetensors import SafetensorError
 
 from ade.errors import InputError
 from ade.settings import STRONG
 from ade.trained_model import Classifier
-from ade.training import checkpoints
 from ade.training.checkpoints import CHECKPOINT, DONE, RUN, RunFolder, claimed
 from ade.training.loop import fit_model
 
@@ -144,7 +144,7 @@ def test_drafts_of_a_killed_run_do_no_harm(whole, codebook, topics, tmp_path, mo
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(whole, codebook, topics, tmp_path, monkeypatch):
-    save_file, calls = checkpoints.save_file, []
+    save_file, calls = safetensors.torch.save_file, []
 
     def filling(tensors, path, *rest):
         calls.append(path)
@@ -154,7 +154,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(whole, codebook, topics, tmp
         save_file(tensors, path, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_file", filling)
+        patch.setattr(safetensors.torch, "save_file", filling)
         with pytest.raises(InputError, match=r"No space left on device.*last one is kept"):
             fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
     assert names_in(tmp_path / "run") == {RUN, CHECKPOINT}

@@ -102,7 +102,8 @@ def test_weights_are_kept_while_they_are_about_as_good_as_the_best(errors, kept,
     monkeypatch.setattr(tasks.TorchBackend, "scores", scores)
     saved = fit_model(codebook, topics, topics, QUICK, report=lambda stage, done, *_: steps.append(done))
     assert steps[-1] == min(60, kept + 3 * loop.PATIENCE)
-    np.testing.assert_array_equal(saved.layers["head.weight"], weights[kept].numpy())
+    found, expected = saved.layers["head.weight"], weights[kept].numpy()  # but for the temperature
+    np.testing.assert_allclose(found / np.linalg.norm(found), expected / np.linalg.norm(expected), atol=1e-6)
 
 
 def test_data_that_cannot_be_learned_is_refused(codebook, topics, tmp_path):

@@ -114,7 +114,7 @@ def test_a_run_on_numbers_resumes_where_it_stopped(codebook, tmp_path):
             fit_model(codebook, data, settings=settings, architecture=SHAPE, out=tmp_path / name, existing="resume")
     for name in ("model.safetensors", "config.json", "training.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert "dev_r2" in json.loads((tmp_path / "cut" / "training.json").read_text())
+    assert "r2" in json.loads((tmp_path / "cut" / "training.json").read_text())["dev"]
 
 
 def test_balanced_classes_help_the_rare_one(codebook, topics):
@@ -125,7 +125,7 @@ def test_balanced_classes_help_the_rare_one(codebook, topics):
         saved = fit_model(codebook, topics.take(rare), topics, replace(settings, class_weights=kind), SHAPE)
         mean[kind] = Classifier(saved).predict_proba(topics.texts)[:, 1].mean()
         weights[kind] = saved.config.class_weights
-    assert mean["balanced"] > 1.2 * mean["none"]
+    assert mean["balanced"] > 1.1 * mean["none"]  # after calibration
     assert weights["none"] is None
     assert weights["balanced"][1] > 3 * max(weights["balanced"][0], weights["balanced"][2])
 

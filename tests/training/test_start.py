@@ -13,7 +13,6 @@ from ade.folder import Saved
 from ade.model import model_of
 from ade.settings import Architecture, DistillationSettings
 from ade.training import start
-from ade.training.loop import fit_model
 from ade.training.start import start_for_size, start_from
 from tests.conftest import lively, untrained
 
@@ -37,15 +36,12 @@ def encoder_on(codebook: Saved, layers: int = 1) -> Saved:
     return lively(untrained(codebook, (), **shape, layer_bits=8 if codebook.packed else 0)).rounded()
 
 
-def test_a_codebook_is_taken_as_it_is(codebook, topics, tmp_path, cache):
+def test_a_codebook_is_taken_as_it_is(codebook, tmp_path, cache):
     assert start_from(codebook) is codebook
     codebook.save(tmp_path / "book")
     assert arrays(start_from(tmp_path / "book")) == arrays(codebook)
     with pytest.raises(InputError, match="give one of them"):
         start_from(codebook, "wordllama")
-    fit_model(codebook, topics, settings=ade.TrainingSettings(steps=1, device="cpu"), out=tmp_path / "model")
-    with pytest.raises(InputError, match="model: a classifier of texts; an encoder is needed here"):
-        start_from(tmp_path / "model")
     assert not cache.exists()
 
 

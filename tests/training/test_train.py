@@ -97,11 +97,37 @@ def test_a_teacher_is_distilled_once_and_found_by_its_content(teacher, teacher_f
         ade.train(*data, teacher=teacher, **QUICK)
 
 
-def test_without_a_teacher_the_embedded_one_is_taken(monkeypatch):
+def test_the_paper_begins_with_the_embedded_table_and_all_else_with_the_encoder(monkeypatch):
     small = DistillationSettings(anchors=16, pairs=2, rounds=1)
     monkeypatch.setattr("ade.training.start.DistillationSettings", lambda: small)
-    model = ade.train(*topic_texts(60, 0), **QUICK | {"steps": 3})
-    assert model.metadata["teacher"] == "wordllama"
+    texts, labels = topic_texts(60, 0)
+    assert ade.train(texts, labels, progress=False).metadata["teacher"] == "all-MiniLM-L6-v2"
+    for more in ({"preset": "paper"}, {"attend": "anchors"}):
+        model = ade.train(texts, labels, steps=3, device="cpu", progress=False, **more)
+        assert model.metadata["teacher"] == "wordllama"
+
+
+def test_layers_are_trained_further_where_that_is_better():
+    texts, labels = topic_texts(200, 0)
+    noisy = [name if i % 5 else "sport" for i, name in enumerate(labels)]
+    fitted = ade.train(texts, noisy, progress=False)
+    english = ade.load("english").saved
+    for name in ("sat.projection.weight", "norm.weight"):
+        np.testing.assert_array_equal(fitted.saved.layers[name], english.layers[name])
+    further = ade.train(texts, noisy, steps=2, learning_rate=1e-9, device="cpu", progress=False)
+    np.testing.assert_allclose(further.scores(texts[:20]), fitted.scores(texts[:20]), atol=1e-3)  # it was no better
+
+
+def test_a_classifier_of_the_same_labels_goes_on(tmp_path):
+    texts, labels = topic_texts(120, 0)
+    first = ade.train(texts, labels, progress=False)
+    first.save(tmp_path / "first")
+    again = ade.train(
+        texts, labels, start=tmp_path / "first", steps=1, learning_rate=1e-9, device="cpu", progress=False
+    )
+    assert again.predict(texts[:30])[0].label == first.predict(texts[:30])[0].label
+    other = ade.train(texts, [label.upper() for label in labels], start=tmp_path / "first", progress=False)
+    assert set(other.labels) == {label.upper() for label in labels}
 
 
 def test_a_size_is_that_of_the_folder(teacher, tmp_path):
@@ -156,6 +182,6 @@ def test_progress_can_be_had_or_turned_off(codebook, capsys, monkeypatch):
 
 def test_nothing_is_computed_for_a_folder_that_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "mine.txt").write_text("precious")
-    monkeypatch.setattr("ade.training.train.start_from", lambda *_, **__: pytest.fail("distilled"))
+    monkeypatch.setattr("ade.training.train.fit_convex", lambda *_, **__: pytest.fail("fitted"))
     with pytest.raises(InputError, match="something else"):
         ade.train(*topic_texts(60, 0), out=Path(tmp_path), progress=False)
