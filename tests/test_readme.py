@@ -25,7 +25,7 @@ def test_the_python_runs(tmp_path, monkeypatch, capsys):
     with open(tmp_path / "glosses.csv", "w", newline="", encoding="utf8") as file:
         some = range(0, len(glosses), 20)
         csv.writer(file).writerows([("text", "label"), *((glosses.texts[i], glosses.labels[i]) for i in some)])
-    code = code.replace('"wordnet", steps=200', '"glosses.csv", steps=60, learning_rate=2e-3')
+    code = code.replace('"wordnet"', '"glosses.csv"')
     assert "glosses.csv" in code
 
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def test_the_python_runs(tmp_path, monkeypatch, capsys):
     labels, totals, label = printed.out.splitlines()
     animal = str(glosses.names.index("animal"))
     assert animal in labels
-    assert len(totals.split(",")) == len(["<s>", "a", "wading", "bird", "with", "long", "legs"])
+    assert len(totals.split(",")) == len(["[CLS]", "a", "wading", "bird", "with", "long", "legs", "[SEP]"])
     assert label == animal
     assert printed.err == ""
 
@@ -75,8 +75,7 @@ def test_what_it_links_to_exists():
 @pytest.mark.parametrize("verb", sorted(set(re.findall(r"^ade (\w+)", README, re.MULTILINE))))
 def test_the_commands_exist(verb, ade):
     status, out, _ = ade(verb, "--help")
-    assert status == 0
-    assert "--json" in out
+    assert (status, f"Usage: ade {verb} " in out) == (0, True)
 
 
 def test_the_numbers_are_the_recorded_ones():

@@ -35,17 +35,6 @@ class Demo:
     hits: list[Hit]
     folder: Path
 
-    def as_dict(self) -> dict[str, Any]:
-        """The results as plain values for JSON."""
-        return {
-            "by_names": self.by_names,
-            "trained": self.trained,
-            "seconds": self.seconds,
-            "bytes": self.bytes,
-            "label": self.explanation.label,
-            "search": [hit._asdict() for hit in self.hits],
-        }
-
 
 def run_demo(folder: Path, rows: int = ROWS, report: Report = silent) -> Demo:
     """Classify by names alone, train, explain and search; all on the embedded glosses."""

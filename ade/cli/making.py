@@ -291,7 +291,6 @@ def _print_compression(to: Console, out: Path, result: "CompressionReport") -> N
 
 def run(
     out: Annotated[Path, option("Output folder.", metavar="FOLDER")] = Path("runs/demo"),
-    as_json: Json = False,
 ) -> None:
     """Run the demo on data that is included.
 
@@ -301,4 +300,4 @@ def run(
 
     with shown() as report:
         demo = run_demo(out, report=report)
-    show(demo.as_dict(), as_json, lambda to: print_demo(to, demo))
+    print_demo(display.console(), demo)

@@ -69,6 +69,8 @@ def predict(
     tagger prints a word and its tag per line.
     """
     extra = Extra(top_k, probabilities, threshold)
+    if labels is None:
+        model_path(model)  # refuses what is no model before anything is read
     if labels is not None and file == "-":  # `ade predict --labels a,b FILE`: the only argument is the file
         model, file = ENGLISH, model
     if (as_json or explain) and (output is not None or output_as is not None):

@@ -32,9 +32,8 @@ from ade.folder import Saved
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 from ade.trained_model import Classifier, Encoder, load
-from ade.training.loop import fit_model
 from ade.training.start import start_from
-from ade.training.train import resolve_settings
+from ade.training.train import train
 
 TRAINED_WITH = ("epochs", "steps", "batch_size", "learning_rate", "dropout", "attend", "max_tokens", "device")
 
@@ -106,10 +105,11 @@ class _TrainedEstimator(BaseEstimator):
             seed = check_random_state(seed).randint(2**31 - 1)
         given = {name: getattr(self, name) for name in TRAINED_WITH}
         given |= {"seed": int(seed), "class_weights": self.class_weight, "lexicon": None if self.lexicon else False}
-        settings, architecture = resolve_settings(self.preset, given)
-
-        data, start = Dataset(texts, labels, tuple(names)), start_from(self.start, self.teacher, self.distillation)
-        self.classifier_ = Classifier(fit_model(start, data, None, settings, architecture))
+        start, teacher = self.start, self.teacher
+        if self.distillation is not None:
+            start, teacher = start_from(start, teacher, self.distillation), None
+        given |= {"start": start, "teacher": teacher, "preset": self.preset, "progress": False}
+        self.classifier_ = train(Dataset(texts, labels, tuple(names)), **given)
 
     def __sklearn_tags__(self) -> Any:
         return _text_input(super().__sklearn_tags__())

@@ -101,7 +101,7 @@ def train(
         begin = None if teacher is not None else _start(start, preset, settings)
         run = _Run(rows, dev, training, architecture, out, existing, report, before_training)
         if begin is not None and distill_from is None and _fits_convex(begin, rows):
-            return model_from(run.from_encoder(begin), "cpu" if training.device == "auto" else training.device)
+            return model_from(run.from_encoder(begin, size), "cpu" if training.device == "auto" else training.device)
         saved = run.from_table(begin, teacher, size, distill_from, unlabelled)
         return model_from(saved, training.device)
 
@@ -138,8 +138,18 @@ class _Run:
     report: Report
     before_training: Callable[[Saved], None] | None
 
-    def from_encoder(self, start: Saved) -> Saved:
+    def from_encoder(self, start: Saved, size: str | int | None) -> Saved:
         """Return the model of the convex fits, its layers trained further where that is asked for."""
+        if size is not None:
+            from ade.training.start import start_for_size
+
+            assert isinstance(self.rows, Dataset)
+            settings, nbytes = self.settings, parse_size(str(size))
+            start, shares = start_for_size(self.rows, nbytes, start, None, settings.lexicon, self.report)
+            start = replace(start, config=replace(start.config, layer_bits=shares.layer_bits))
+            settings = replace(settings, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
+            return replace(self, settings=settings).from_encoder(start, None)
+
         rows, dev, settings = self.rows, self.dev, self.settings
         assert isinstance(rows, Dataset)
         assert isinstance(dev, Dataset | None)

@@ -5,7 +5,6 @@ import re
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import typer
 
@@ -20,7 +19,6 @@ from ade.decision import Prediction, Tagged
 from ade.errors import InputError
 from ade.files import looks_like_hub_name, new_folder
 from ade.inspector.words import AnchorUse, TokenAnchors
-from ade.settings import DistillationSettings
 from ade.training.checkpoints import claimed
 from tests.cli.conftest import SPEED
 
@@ -162,7 +160,7 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topi
         (("predict", trained, trained / "model.safetensors"), "not UTF-8"),
         (("predict", one_class, trained), "one.csv: a file, not a model folder; the model comes before the texts"),
         (("evaluate", one_class, trained), "the model comes before the texts"),
-        (("encode", one_class, trained), "the model comes before the texts"),
+        (("encode", one_class, "--encoder", one_class), "a file, not a model folder"),
         (("predict", trained, "what a good match"), "no file is called 'what a good match'; give a text by a pipe"),
         ((*train, topic_folder, "--lr", "0.1"), "do you mean --set learning_rate=VALUE?"),
         ((*train, topic_folder, "--batch-size", 32), "do you mean --set batch_size=VALUE?"),
@@ -238,19 +236,14 @@ def test_every_verb_speaks_to_people_too(ade, trained, topic_folder):
 
 def test_the_demo(ade, tmp_path, monkeypatch):
     """`ade run`, cut short: everything happens and everything is shown."""
-
-    def fewer_rows(*words, load=demo.load_dataset):
-        rows = load(*words)
-        return rows.take(np.arange(0, len(rows), 30))
-
-    monkeypatch.setattr(demo, "load_dataset", fewer_rows)
-    monkeypatch.setattr(demo, "DistillationSettings", partial(DistillationSettings, anchors=50, pairs=4, rounds=1))
-    status, out, errors = ade("run", "--epochs", "0.5", "--out", tmp_path / "demo")
+    monkeypatch.setattr(demo, "TEST_ROWS", 200)
+    monkeypatch.setattr(demo, "run_demo", partial(demo.run_demo, rows=600))
+    status, out, errors = ade("run", "--out", tmp_path / "demo")
     assert (status, errors) == (0, "")
-    for expected in ("TF-IDF + linear SVM", "ADE without lexicon", "smaller, mean cosine", "bank", "nearest words"):
+    for expected in ("names of the labels alone", "trained", "wading", "adds to animal", "nearest to"):
         assert expected in out
     assert max(map(len, out.splitlines())) <= 100
-    assert ade("predict", tmp_path / "demo" / "ade", "--json", "README.md")[0] == 0
+    assert ade("predict", tmp_path / "demo", "--json", "README.md")[0] == 0
 
 
 def test_labels_stay_on_their_line(ade, book, tmp_path):
@@ -281,12 +274,15 @@ def printed(capsys):
     return lines
 
 
+ESTIMATE = {"metric": "accuracy", "value": 0.98765, "low": 0.9701, "high": 0.995, "rows": 500}
+ESTIMATE |= {"how": "5-fold cross-validation"}
+
+
 def test_long_paths_are_wrapped_and_numbers_stay_whole(printed):
     folder = str(Path("/home") / "x".join(map(str, range(70))))
-    sizes = {"bytes": 1_234_567, "tokenizer_bytes": 345_678}
-    out = printed(print_training, {"model": folder, "steps": 12_345, "dev_accuracy": 0.98765, **sizes})
+    out = printed(print_training, {"model": folder, "steps": 12_345, "estimate": ESTIMATE, "bytes": 1_234_567})
     assert folder in "".join(word for word in out.split() if word != "model")  # the heading beside it
-    for number in ("12,345", "98.77", "1.2 MB", "345.7 kB"):
+    for number in ("12,345", "98.77", "97.01", "99.5", "1.2 MB", "5-fold cross-validation, 500 rows"):
         assert number in out
 
     words = tuple(f"derivatives{number}" for number in range(12))
