@@ -15,7 +15,7 @@ TEXT_WORDS = {
 }  # fmt: skip
 LABEL_WORDS = {
     "category", "class", "emotion", "flag", "genre", "intent", "kind", "label", "lang", "language", "output",
-    "polarity", "rating", "score", "section", "sentiment", "spam", "stance", "stars", "subject", "tag", "target",
+    "polarity", "rating", "score", "section", "sentiment", "prediction", "spam", "stance", "stars", "subject", "tag", "target",
     "topic", "toxic", "type", "y",
 }  # fmt: skip
 ENDINGS = ("id", "idx", "name", "names", "str")  # label_id, class_name
