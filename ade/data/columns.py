@@ -15,8 +15,8 @@ TEXT_WORDS = {
 }  # fmt: skip
 LABEL_WORDS = {
     "category", "class", "emotion", "flag", "genre", "intent", "kind", "label", "lang", "language", "output",
-    "polarity", "rating", "score", "section", "sentiment", "prediction", "spam", "stance", "stars", "subject", "tag", "target",
-    "topic", "toxic", "type", "y",
+    "polarity", "prediction", "rating", "score", "section", "sentiment", "spam", "stance", "stars", "subject", "tag",
+    "target", "topic", "toxic", "type", "y",
 }  # fmt: skip
 ENDINGS = ("id", "idx", "name", "names", "str")  # label_id, class_name
 MAX_WORDS, MAX_NAME = 4, 40  # words and characters of a name; more are a text in a file without a header
