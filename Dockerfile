@@ -1,7 +1,7 @@
 # A service of one model without torch: docker build -t ade . && docker run -p 8000:8000 -v "$PWD/model:/model:ro" ade
 FROM python:3.12-slim AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY ade ade
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ade.evaluation import EVALUATIONS
-
 COVERAGE = 0.9  # of the intervals
 QUANTILE = 1.6449  # of the normal distribution, for this coverage
 BINS = 15  # of the calibration error
@@ -22,9 +20,8 @@ def interval(share: float, rows: int) -> tuple[float, float]:
     return max(0.0, float(centre - half)), min(1.0, float(centre + half))
 
 
-def estimate(metrics: Mapping[str, Any], problem: str, rows: int, folds: int) -> dict[str, Any]:
-    """Return what the metric is expected to be on new rows, on how many rows that was measured, and how."""
-    metric = EVALUATIONS[problem].best_by
+def estimate(metrics: Mapping[str, Any], metric: str, rows: int, folds: int = 1) -> dict[str, Any]:
+    """Return what a metric is expected to be on new rows, on how many rows that was measured, and how."""
     how = f"{folds}-fold cross-validation" if folds > 1 else "rows left out of training"
     known = {"metric": metric, "value": metrics[metric], "rows": rows, "how": how}
     if metric != "accuracy":

@@ -28,6 +28,7 @@ from ade.data.dataset import Dataset
 from ade.data.problems import MULTI
 from ade.decision import MULTI_LABEL_THRESHOLD
 from ade.errors import InputError
+from ade.files import ENGLISH
 from ade.folder import Saved
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
@@ -166,7 +167,7 @@ class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     """Transformer from texts to the vectors (n, d) of `encode`.
 
     model:          a trained classifier for its pooled vectors, an encoder for its unit vectors, or the folder or the
-                    name on the hub of one.
+                    name on the hub of one; by default the encoder of the package.
     device:         'auto', 'cpu' or 'cuda', for a model that is loaded.
     """
 
@@ -178,7 +179,8 @@ class AdeEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """Load the model; nothing is learned from X."""
         if X is not None:
             _texts(X)
-        model = load(self.model, self.device) if isinstance(self.model, str | Path) else self.model
+        source = ENGLISH if self.model is None else self.model
+        model = load(source, self.device) if isinstance(source, str | Path) else source
         if not isinstance(model, Classifier | Encoder):
             raise InputError(f"give a trained classifier or an encoder, or its folder, not {type(model).__name__}")
         self.model_ = model

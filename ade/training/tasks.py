@@ -138,7 +138,7 @@ class TextTask(_LabelTask):
         head = {name: found.factor * saved.layers[name] for name in ("head.weight", "head.bias")}
         saved = replace(saved, layers={**saved.layers, **head}, lexicon=found.lexicon).rounded()
         metrics = evaluate_scores(self.dev, found.scores * self.deviation + self.mean, self.dev.names).as_dict()
-        saved = saved.with_metadata(dev=metrics, estimate=estimate(metrics, self.dev.problem, len(self.dev), 0))
+        saved = saved.with_metadata(dev=metrics, estimate=estimate(metrics, self.metric, len(self.dev)))
         return saved.with_metadata(lexicon=lexicon_facts(found.lexicon)) if settings.lexicon else saved
 
     def _improved(self, judge: Objective, scores: np.ndarray) -> bool:
@@ -185,7 +185,8 @@ class TagTask(_LabelTask):
         """Return the model as it is stored."""
         saved = trained.rounded()
         scores = backend_for(saved, settings.device).token_scores(self.dev_texts)[1]
-        return saved.with_metadata(dev=self._metrics(scores))
+        metrics = self._metrics(scores)
+        return saved.with_metadata(dev=metrics, estimate=estimate(metrics, self.metric, len(self.dev)))
 
     def _metrics(self, scores: np.ndarray) -> dict[str, Any]:
         tags = tags_of_words(scores, self.dev_texts, self.dev_words, self.dev.sentences, self.dev.names)

@@ -98,7 +98,7 @@ def train(
         if out is not None:
             with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
                 pass
-        begin = None if teacher is not None else _start(start, preset, settings)
+        begin = None if teacher is not None else _start(start, rows, preset, settings)
         run = _Run(rows, dev, training, architecture, out, existing, report, before_training)
         if begin is not None and distill_from is None and _fits_convex(begin, rows):
             return model_from(run.from_encoder(begin, size), "cpu" if training.device == "auto" else training.device)
@@ -106,15 +106,17 @@ def train(
         return model_from(saved, training.device)
 
 
-def _start(start: Saved | str | Path | None, preset: str, settings: Mapping[str, Any]) -> Saved | None:
+def _start(
+    start: Saved | str | Path | None, rows: AnyDataset, preset: str, settings: Mapping[str, Any]
+) -> Saved | None:
     """Return what a model starts from, by default the encoder of the package.
 
-    None for a teacher's table: the paper's preset and layers of another kind begin with that.
+    None for a teacher's table: taggers, the paper's preset and layers of another kind begin with that.
     """
     shape = [
         name for name in ("attend", "sat", "layers", "positions", "pooling", "heads") if settings.get(name) is not None
     ]
-    if start is None and (preset != "strong" or shape):
+    if start is None and (preset != "strong" or shape or not isinstance(rows, Dataset)):
         return None
     return start if isinstance(start, Saved) else Saved.read(ENGLISH if start is None else start)
 
