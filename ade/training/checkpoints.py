@@ -48,7 +48,9 @@ def identity_of(chosen: Mapping[str, Any], data: Iterable[np.ndarray], start: Sa
 def result_of(saved: Saved, steps: int = 0, validations: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
     """Return what `training.json` says of a finished run."""
     known = {
-        name: saved.config.metadata[name] for name in ("dev", "estimate", "lexicon") if name in saved.config.metadata
+        name: saved.config.metadata[name]
+        for name in ("dev", "estimate", "lexicon", "kept")
+        if name in saved.config.metadata
     }
     return {**known, "steps": steps, "validations": list(validations)}
 

@@ -134,7 +134,7 @@ class TextTask(_LabelTask):
             self.deviation,
         )
         if self.instead is not None and not self._improved(objective.take(unseen), found.scores):
-            return self.instead()
+            return self.instead().with_metadata(kept="fits")
         head = {name: found.factor * saved.layers[name] for name in ("head.weight", "head.bias")}
         saved = replace(saved, layers={**saved.layers, **head}, lexicon=found.lexicon).rounded()
         metrics = evaluate_scores(self.dev, found.scores * self.deviation + self.mean, self.dev.names).as_dict()

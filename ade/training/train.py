@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,10 @@ def train(
                 pass
         begin = None if teacher is not None else _start(start, rows, preset, settings)
         run = _Run(rows, dev, training, architecture, out, existing, report, before_training)
-        if begin is not None and distill_from is None and _fits_convex(begin, rows):
+        by_fits = begin is not None and distill_from is None and _fits_convex(begin, rows)
+        if (not by_fits or training.epochs or training.steps or size is not None) and find_spec("torch") is None:
+            raise InputError("training the layers, and --size, need torch: pip install 'ade-embeddings[train]'")
+        if begin is not None and by_fits:
             return model_from(run.from_encoder(begin, size), "cpu" if training.device == "auto" else training.device)
         saved = run.from_table(begin, teacher, size, distill_from, unlabelled)
         return model_from(saved, training.device)
