@@ -148,9 +148,11 @@ def print_training(to: Console, result: Mapping[str, Any]) -> None:
         if name in SHOWN
     ]
     rows.append(("size", display.size(result["bytes"])))
-    trained = (
-        f"trained for {result['steps']:,} steps" if result["steps"] else "as in the encoder; --epochs 4 trains them"
-    )
+    trained = "as in the encoder; --epochs 4 trains them"
+    if "kept" in result:
+        trained = f"as in the encoder: {result['steps']:,} steps of training were no better"
+    elif result["steps"]:
+        trained = f"trained for {result['steps']:,} steps"
     rows.append(("layers", trained))
     if result.get("lexicon"):
         entries = result["lexicon"]["entries"]

@@ -116,6 +116,7 @@ def test_layers_are_trained_further_where_that_is_better():
         np.testing.assert_array_equal(fitted.saved.layers[name], english.layers[name])
     further = ade.train(texts, noisy, steps=2, learning_rate=1e-9, device="cpu", progress=False)
     np.testing.assert_allclose(further.scores(texts[:20]), fitted.scores(texts[:20]), atol=1e-3)  # it was no better
+    assert further.metadata["kept"] == "fits"
 
 
 def test_a_classifier_of_the_same_labels_goes_on(tmp_path):
