@@ -1,1 +1,1 @@
-"""Stage 3: the training loop, its schedule and checkpoints, soft targets, moving pairs, fitting a lexicon."""
+"""Training: `train`, the loop that trains all layers with its schedule and checkpoints, and soft targets."""
