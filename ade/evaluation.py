@@ -16,6 +16,7 @@ from ade.decision import MULTI_LABEL_LOGIT, probabilities_of
 from ade.errors import InputError
 from ade.trained_model import Classifier, Tagger
 
+BINS = 15  # of the calibration error
 MAX_CONFUSION_LABELS = 2000  # a larger confusion matrix is not built
 MAX_SCORES = 1 << 26  # class scores held in memory at a time
 
@@ -66,6 +67,7 @@ class Evaluation(Metrics):
     classes: list[ClassMetrics] = field(repr=False)  # in the order of `names`
     predicted: np.ndarray | None = field(default=None, repr=False)  # (n,): the class of each text
     probability: np.ndarray | None = field(default=None, repr=False)  # (n,): the model's probability of that class
+    calibration_error: float | None = field(default=None, repr=False)  # see the function of that name
     best_by = "accuracy"
 
     @property
@@ -185,7 +187,9 @@ def _evaluate_classifier(classifier: Classifier, data: Dataset) -> AnyEvaluation
         probability.append(probabilities_of(scores, SINGLE).max(1))
     predicted = np.concatenate(best)
     metrics = compare(data.labels, predicted, data.names)
-    return replace(metrics, predicted=predicted, probability=np.concatenate(probability))
+    given = np.concatenate(probability)
+    error = calibration_error(given, predicted == data.labels)
+    return replace(metrics, predicted=predicted, probability=given, calibration_error=error)
 
 
 def evaluate_scores(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
@@ -293,3 +297,14 @@ def spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
         if kind is not None and prefix in "ESLU":
             yield start, i + 1, kind
             kind = None
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """Return the mean difference between the probability of predictions (n,) and how many are right, by 15 bins.
+
+    The bins have equal widths; each counts by its number of predictions (the expected calibration error).
+    """
+    place = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
+    counts = np.bincount(place, minlength=BINS)
+    gap = np.bincount(place, probability, BINS) - np.bincount(place, right, BINS)
+    return float(np.abs(gap).sum() / max(1, counts.sum()))

@@ -88,6 +88,7 @@ def _as_dict(result: Any) -> dict[str, Any]:
     if getattr(result, "classes", None):
         metrics["classes"] = [each._asdict() for each in result.classes]
     if isinstance(result, Evaluation):
+        metrics["calibration_error"] = result.calibration_error
         metrics["labels"] = list(result.names)
         metrics["confused"] = [each._asdict() for each in result.confused()]
         if len(result.names) <= MAX_CONFUSION_LABELS:
@@ -103,6 +104,8 @@ def print_evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> No
     table = display.plain_table(*("texts" if name == "n" else display.metric_name(name) for name in metrics))
     table.add_row(*(display.format_metric(name, value) for name, value in metrics.items()))
     to.print(table)
+    if (error := getattr(result, "calibration_error", None)) is not None:
+        to.print(f"probabilities are off by {100 * error:.1f} on average (calibration error, 15 bins)", style="dim")
     classes: list[ClassMetrics] = getattr(result, "classes", [])
     if classes:
         _print_classes(to, classes)

@@ -26,6 +26,7 @@ from ade.cli.options import (
     argument,
     existing_run,
     option,
+    say,
     say_columns,
     say_remarks,
     show,
@@ -86,12 +87,15 @@ def train(
     settings = TRAINING.parse(more)
     from ade.data.columns import Schema
     from ade.data.sources import load_splits
+    from ade.fitting.convex import MAX_ROWS
     from ade.training.train import problem_type
     from ade.training.train import train as train_model
 
     splits = load_splits(data, schema=Schema(text_column, label_column, problem_type(problem)))
     say_columns(data, splits["train"])
     say_remarks(data, splits["train"], problem)
+    if len(splits["train"]) > MAX_ROWS and teacher is None and epochs is None and "steps" not in settings:
+        say(f"{data}: a sample of {MAX_ROWS:,} rows is fitted, stratified by label; --epochs learns from all")
     predictor = train_model(
         splits,
         teacher=teacher,

@@ -1,4 +1,4 @@
-"""How far a measured accuracy can be trusted: an interval around it, and the calibration error of probabilities."""
+"""How far a measured accuracy can be trusted: what it was measured on, and an interval around it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,6 @@ import numpy as np
 
 COVERAGE = 0.9  # of the intervals
 QUANTILE = 1.6449  # of the normal distribution, for this coverage
-BINS = 15  # of the calibration error
 
 
 def interval(share: float, rows: int) -> tuple[float, float]:
@@ -28,14 +27,3 @@ def estimate(metrics: Mapping[str, Any], metric: str, rows: int, folds: int = 1)
         return known
     low, high = interval(metrics[metric], rows)
     return {**known, "low": low, "high": high}
-
-
-def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
-    """Return the mean difference between the probability of predictions (n,) and how many are right, by 15 bins.
-
-    The bins have equal widths; each counts by its number of predictions (the expected calibration error).
-    """
-    place = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
-    counts = np.bincount(place, minlength=BINS)
-    gap = np.bincount(place, probability, BINS) - np.bincount(place, right, BINS)
-    return float(np.abs(gap).sum() / max(1, counts.sum()))

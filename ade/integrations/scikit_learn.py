@@ -63,11 +63,11 @@ class _TrainedEstimator(BaseEstimator):
     ) -> None:
         """Set the parameters.
 
-        start:          a codebook or an encoder, or the folder of one; None for the codebook of a teacher.
-        teacher:        pretrained embeddings to distil (see `load_teacher`); None for those that are embedded.
+        start:          an encoder, a classifier or a codebook, or its folder; None for the encoder of the package.
+        teacher:        pretrained embeddings to distil instead (see `load_teacher`): the paper's way.
         distillation:   settings for the distillation of a teacher.
         preset:         'strong' or 'paper', the defaults of the parameters below that are None.
-        epochs, steps:  passes over the training data, or optimizer steps; give one of them.
+        epochs, steps:  to train the layers, too: passes over the training data, or optimizer steps.
         batch_size:     texts per optimizer step.
         learning_rate:  the highest learning rate, after the warm-up.
         dropout:        fraction of features dropped in training.
@@ -117,7 +117,7 @@ class _TrainedEstimator(BaseEstimator):
 
 
 class AdeClassifier(ClassifierMixin, _TrainedEstimator):
-    """Text classifier, single-label or multi-label: a codebook and a model trained on it."""
+    """Text classifier, single-label or multi-label, trained as `ade.train` does."""
 
     def fit(self, X: Sequence[str], y: Any) -> Self:
         """Train on texts and labels y: one a text (strings or numbers), or a multi-label indicator matrix (n, C)."""
@@ -146,7 +146,7 @@ class AdeClassifier(ClassifierMixin, _TrainedEstimator):
 
 
 class AdeRegressor(RegressorMixin, _TrainedEstimator):
-    """Text regressor: a codebook and a model trained on it."""
+    """Text regressor, trained as `ade.train` does."""
 
     def fit(self, X: Sequence[str], y: Any) -> Self:
         """Train on texts and a number for each."""

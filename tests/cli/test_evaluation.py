@@ -37,6 +37,7 @@ def test_labels_and_confusions_are_shown(ade, trained, rows):
     assert wrong == 60 - sum(found["confusion"][i][i] for i in range(3)) > 0
 
     _, out, _ = ade("evaluate", trained, rows)
+    assert f"off by {100 * found['calibration_error']:.1f} on average" in out
     assert re.search(r"^label +precision +recall +F1 +texts$", out, re.MULTILINE)
     assert re.search(r"^most frequent confusions +predicted +times +of$", out, re.MULTILINE)
     for each in found["classes"]:

@@ -11,9 +11,9 @@ from ade.configuration import ENCODER
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tokens import LEXICON_TOKENS, tokenize
-from ade.evaluation import evaluate
+from ade.evaluation import calibration_error, evaluate
 from ade.fitting.convex import encoder_of, fit_convex
-from ade.fitting.estimate import calibration_error, interval
+from ade.fitting.estimate import interval
 from ade.fitting.lexicon_fit import calibrated
 from ade.fitting.objective import Objective
 from ade.fitting.validation import Fold, Validation, folds_of
