@@ -25,7 +25,7 @@ from ade.errors import InputError
 from ade.folder import nbytes_of
 from ade.integrations.scikit_learn import AdeClassifier, AdeEncoder, AdeRegressor
 from ade.settings import STRONG, Architecture, DistillationSettings
-from ade.trained_model import Classifier, Encoder
+from ade.trained_model import Classifier, Encoder, encode
 from ade.training.loop import fit_model
 from tests.conftest import WORDS, sentence_encoder, topic_texts
 from tests.models import off
@@ -340,12 +340,12 @@ def test_names_and_frames(fitted):
 def test_what_is_no_model_is_refused(codebook, tmp_path):
     codebook.save(tmp_path / "codebook")
     for model, message in (
-        (None, "give a trained"),
         (codebook, "give a trained"),
         (tmp_path / "codebook", "a codebook"),
     ):
         with pytest.raises(InputError, match=message):
             AdeEncoder(model).fit()
+    np.testing.assert_array_equal(AdeEncoder().fit_transform(TEXTS[:3]), encode(TEXTS[:3]))  # the included one
 
 
 def test_scikit_learn_is_optional():
