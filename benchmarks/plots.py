@@ -19,7 +19,7 @@ BESIDE = {  # table -> its plot
     "sentence": "encoders",
 }
 OURS, OTHERS = "#c0392b", "#34495e"
-LEFT = ("ADE, 1.5 MB", "NB-SVM", "model2vec")  # their names stand to the left: another point is to the right
+LEFT = ("ADE", "NB-SVM", "model2vec")  # their names stand to the left: another point is to the right
 Value = str | Callable[[Any], float | None]
 Point = tuple[float, float]
 
