@@ -60,7 +60,10 @@ def tables_beside(model: Any) -> dict[str, int]:
         if inputs and inputs[0].flatten().tolist() == ids:
             readers[module] = None
 
-    with hooked({module: seen for module in model.modules() if isinstance(module, nn.Embedding)}):
+    # Older releases of transformers give token ids to position tables, too, which read their number alone.
+    tables_of = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    tables_of = [module for module in tables_of if "position" not in type(module).__name__.lower()]
+    with hooked(dict.fromkeys(tables_of, seen)):
         hidden_states(body_of(model), *padded([ids], model.device))
 
     tables, length = find_tables(model), getattr(model.config.get_text_config(), "hidden_size_per_layer_input", None)
