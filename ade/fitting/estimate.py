@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-COVERAGE = 0.9  # of the intervals
-QUANTILE = 1.6449  # of the normal distribution, for this coverage
+QUANTILE = 1.6449  # of the normal distribution: intervals cover 90%
 
 
 def interval(share: float, rows: int) -> tuple[float, float]:

@@ -185,7 +185,7 @@ def test_the_calibration_error_is_the_gap_by_bins():
 
 
 def test_it_needs_no_torch(word_encoder, tmp_path):
-    replace(word_encoder).save(tmp_path / "encoder")
+    word_encoder.save(tmp_path / "encoder")
     code = """
 import sys
 sys.modules.update(dict.fromkeys(["torch", "transformers", "scipy", "sklearn"]))
