@@ -4,9 +4,10 @@
 the model once and predicts batches; Ray starts a killed worker again and repeats the batches it had not finished.
 """
 
+import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ade.configuration import CLASSIFIER, check_kind
 from ade.data.columns import find_text_column
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.records import Format, format_of, records
-from ade.decision import Prediction, decide, probabilities_of
+from ade.decision import decide, probabilities_of
 from ade.errors import InputError, first_line
 from ade.files import kind_of, new_folder
 from ade.runtime.threads import cores
@@ -31,7 +32,7 @@ LOCAL = "local"  # the address of a cluster of this machine alone, started for t
 PREDICTION, PROBABILITY = "prediction", "probability"  # the columns that are added
 DONE = "_SUCCESS"  # written last, as Hadoop and Spark do; readers of Parquet skip it
 OWN_ERROR = re.compile(r"^ade\.(?:errors\.InputError|data\.formats\.QuotingError): (.*)$", re.MULTILINE)
-BATCH_ROWS = 4096  # predicted at a time
+BATCH_ROWS = 4096  # predicted per call
 BLOCK_BYTES = 16 << 20  # of a block that goes to a worker: what is lost, and repeated, when one is killed
 
 
@@ -82,6 +83,9 @@ def predict_dataset(
         probabilities: also add a column `probability_NAME` for every label.
         threshold: as in `Classifier.predict`.
     """
+    import ray
+    from ray.data import ActorPoolStrategy
+
     check_kind(model, kind_of(model), CLASSIFIER)
     schema = dataset.schema()
     names = list(schema.names) if schema is not None else []
@@ -90,29 +94,13 @@ def predict_dataset(
     if taken:
         raise InputError(f"the input has a column '{taken[0]}' already, where the prediction would go; rename it")
 
-    return mapped(dataset, TablePredictor, (place(model), text, probabilities, threshold), workers)
-
-
-def place(model: str | Path) -> str:
-    """Return where workers find a model: an absolute path, or a name on the hub."""
-    return str(Path(model).resolve() if Path(model).exists() else model)
-
-
-def mapped(
-    dataset: "Dataset", worker: type, arguments: tuple[Any, ...], workers: int | None, gpus: int = 0
-) -> "Dataset":
-    """Return a dataset whose batches, as Arrow tables, go through workers that are made once from `arguments`."""
-    import ray
-    from ray.data import ActorPoolStrategy
-
+    place = str(Path(model).resolve() if Path(model).exists() else model)  # of a folder, wherever a worker runs
     room = max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)  # one stays for reading and writing
-    pool = ActorPoolStrategy(size=workers) if workers else ActorPoolStrategy(min_size=1, max_size=room)
     return dataset.map_batches(
-        worker,
-        fn_constructor_args=arguments,
-        compute=pool,
+        TablePredictor,
+        fn_constructor_args=(place, text, probabilities, threshold),
+        compute=ActorPoolStrategy(size=workers) if workers else ActorPoolStrategy(min_size=1, max_size=room),
         num_cpus=1,
-        num_gpus=gpus,
         batch_size=BATCH_ROWS,
         batch_format="pyarrow",
     )
@@ -129,32 +117,31 @@ class TablePredictor:
         self.text, self.probabilities, self.threshold = text, probabilities, threshold
 
     def __call__(self, table: "pa.Table") -> "pa.Table":
-        """Return the table with the predictions of its texts."""
-        scores = self.classifier.scores(texts_of(table, self.text))  # (n, C)
-        predictions = decide(scores, self.classifier.saved.config, self.threshold)
-        for name, column in self._columns(predictions).items():
-            table = table.append_column(name, column)
-        if self.probabilities and self.classifier.problem != REGRESSION:
-            columns = probabilities_of(scores, self.classifier.problem).T
-            for name, column in zip(self.classifier.saved.config.labels, columns, strict=True):
+        """Return the table with the predictions of its texts; labels in the type they were given in for training."""
+        import pyarrow as pa
+
+        classifier = self.classifier
+        scores = classifier.scores(_texts_of(table, self.text))  # (n, C)
+        predictions = decide(scores, classifier.saved.config, self.threshold)
+        labels = [prediction.label for prediction in predictions]
+        if classifier.problem == REGRESSION:
+            return table.append_column(PREDICTION, pa.array(labels, pa.float64()))
+
+        types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+        label, probability = types[classifier.saved.config.label_type], pa.float32()
+        if classifier.problem == MULTI:
+            label, probability = pa.list_(label), pa.list_(probability)
+        table = table.append_column(PREDICTION, pa.array(labels, label))
+        own = [prediction.probability for prediction in predictions]
+        table = table.append_column(PROBABILITY, pa.array(own, probability))
+        if self.probabilities:
+            columns = probabilities_of(scores, classifier.problem).T  # (C, n)
+            for name, column in zip(classifier.saved.config.labels, columns, strict=True):
                 table = table.append_column(f"{PROBABILITY}_{name}", [np.ascontiguousarray(column)])
         return table
 
-    def _columns(self, predictions: Sequence[Prediction]) -> "dict[str, pa.Array]":
-        """Labels in the type they were given in for training, and probabilities; lists of both for multi-label."""
-        import pyarrow as pa
 
-        types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-        label, probability = types[self.classifier.saved.config.label_type], pa.float32()
-        labels, values = zip(*predictions, strict=True) if predictions else ((), ())
-        if self.classifier.problem == REGRESSION:
-            return {PREDICTION: pa.array(labels, pa.float64())}
-        if self.classifier.problem == MULTI:
-            label, probability = pa.list_(label), pa.list_(probability)
-        return {PREDICTION: pa.array(labels, label), PROBABILITY: pa.array(values, probability)}
-
-
-def texts_of(table: "pa.Table", column: str) -> list[str]:
+def _texts_of(table: "pa.Table", column: str) -> list[str]:
     """Return the texts of a column, which must hold nothing else."""
     import pyarrow as pa
 
@@ -175,25 +162,16 @@ def read_files(source: str | Path, format: Format | None = None) -> "Dataset":
     """
     import ray.data
 
+    context = ray.data.DataContext.get_current()
+    context.target_max_block_size = BLOCK_BYTES
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
+
     files = _files_of(source)
-    use_small_blocks()
     if (format or format_of(files[0])) == "parquet":
         return ray.data.read_parquet(files)
     paths = ray.data.from_items(files, override_num_blocks=len(files))
     return paths.map_batches(_tables_of, fn_kwargs={"format": format}, batch_size=1)
-
-
-def _tables_of(paths: dict[str, np.ndarray], format: Format | None) -> "Iterator[pa.Table]":
-    """The rows of files, some thousand at a time; their types are those of the first ones."""
-    import pyarrow as pa
-
-    for path in paths["item"]:
-        schema = None
-        with records(str(path), format) as rows:
-            for _, chunk in rows.chunks(BATCH_ROWS):
-                table = pa.Table.from_pylist(chunk, schema)
-                schema = table.schema
-                yield table
 
 
 def _files_of(source: str | Path) -> list[str]:
@@ -208,16 +186,17 @@ def _files_of(source: str | Path) -> list[str]:
     return files
 
 
-def use_small_blocks() -> None:
-    """Settings of this process's datasets: small blocks, no bars and no log."""
-    import logging
+def _tables_of(paths: dict[str, np.ndarray], format: Format | None) -> "Iterator[pa.Table]":
+    """The rows of files, some thousand per table; their types are those of the first ones."""
+    import pyarrow as pa
 
-    from ray.data import DataContext
-
-    context = DataContext.get_current()
-    context.target_max_block_size = BLOCK_BYTES
-    context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
+    for path in paths["item"]:
+        schema = None
+        with records(str(path), format) as rows:
+            for _, chunk in rows.chunks(BATCH_ROWS):
+                table = pa.Table.from_pylist(chunk, schema)
+                schema = table.schema
+                yield table
 
 
 def predict_files(

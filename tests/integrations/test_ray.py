@@ -25,11 +25,10 @@ from ade.integrations.ray import (
     read_files,
     reported_errors,
 )
-from ade.integrations.ray_teacher import RayTeacher
 from ade.settings import STRONG
 from ade.trained_model import Classifier
 from ade.training.loop import fit_model
-from tests.conftest import WORDS, sentence_encoder, topic_texts
+from tests.conftest import sentence_encoder, topic_texts
 
 QUICK = replace(STRONG, steps=40, batch_size=16, learning_rate=0.01, device="cpu")
 TEXTS, LABELS = topic_texts(500, 5)
@@ -170,21 +169,6 @@ def test_an_error_of_a_worker_is_one_line_and_nothing_is_written(cluster, ade, m
     assert (status, out) == (2, "")
     assert errors == f"ade: {tmp_path / 'a.parquet'}: column 'text' has 1 rows without a text in a batch of 2\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet"]
-
-
-def test_the_teachers_probabilities_go_to_the_cache(cluster, encoder, codebook, topic_folder, tmp_path, monkeypatch):
-    """A model is trained on what the encoder says on Ray, and a later run does not ask again."""
-    from ade.training.soft_targets import LabelTeacher
-    from ade.training.train import train
-
-    monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("ade.training.soft_targets.MAX_VARIANTS", 0)
-    for name, teacher in (("ray", RayTeacher.on("local", encoder, sorted(WORDS), workers=1)), ("one", encoder)):
-        more = {"distill_from": teacher, "unlabelled": TEXTS[:100], "steps": 20, "device": "cpu"}
-        train(topic_folder, start=codebook, out=tmp_path / name, **more)
-        monkeypatch.setattr(LabelTeacher, "_predict", lambda *_: pytest.fail("asked again"))
-    one, ray = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "ray"))
-    assert one == ray
 
 
 def test_what_ray_does_not_do_is_said(ade, model, tmp_path):
