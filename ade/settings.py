@@ -206,7 +206,7 @@ class ServiceSettings:
     max_texts: Annotated[int, "maximum texts per request"] = 256
     max_chars: Annotated[int, "maximum characters per text"] = 20_000
     max_requests: Annotated[int, "maximum requests at once; further ones get status 503"] = 512
-    timeout: Annotated[float, "seconds in which a body must arrive, and then its answer"] = 30.0
+    timeout: Annotated[float, "seconds in which a body must arrive and be answered"] = 30.0
     batch_tokens: Annotated[int, "maximum tokens per batch, estimated as a quarter of the bytes"] = 1024
     queue_tokens: Annotated[int, "maximum estimated tokens waiting; further requests get status 503"] = 1 << 20
     grace: Annotated[float, "seconds after SIGTERM in which new requests are still accepted"] = 2.0

@@ -13,7 +13,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
 from ade import __version__
@@ -27,18 +27,8 @@ from ade.settings import ServiceSettings
 
 JSON = "application/json"
 SLOWER = 16  # times, about, an explanation takes what a prediction takes
-ERRORS = {
-    400: "the service does not answer for this host, or the request is not HTTP",
-    401: "an API key is needed",
-    500: "the service failed; its log says why",
-    503: "too many requests wait, or this one has for too long, or the service is stopping: try again",
-}
-BODY_ERRORS = {
-    408: "the body did not arrive in time",
-    413: "the body is too large",
-    415: "the body is not application/json",
-    422: "the body is not of this form, or beyond the limits",
-}
+ERRORS = (400, 401, 500, 503)  # of every route: another host, no key, a failure, too many requests or too late
+BODY_ERRORS = (413, 415, 422)
 
 
 class Route(APIRoute):
@@ -80,7 +70,7 @@ class Endpoints:
 
         self.metrics = Metrics()
         self._model, self._settings = model, settings
-        self._bodies = schema.request_bodies(settings, model.dim, model.encoder is not None)
+        self._predict_body, self._embed_body, self._text_body = schema.request_bodies(settings, model.dim)
         self._predict = Batcher(model.predict, model.cost, settings, self.metrics.batch)
         self._embed = Batcher(model.embed, model.cost, settings, self.metrics.batch)
         self._explain = Batcher(model.explain, slow_cost, settings)
@@ -92,49 +82,43 @@ class Endpoints:
     def add_to(self, app: FastAPI) -> None:
         """Add the routes for what the model can do, and those about the service."""
 
-        def post(path: str, endpoint: Callable[..., Any], body: type[BaseModel], answer: Any) -> None:
+        def post(path: str, endpoint: Callable[..., Any], body: type[schema.Body], answer: Any) -> None:
             content = {JSON: {"schema": body.model_json_schema()}}
             extra = {"requestBody": {"required": True, "content": content}}
             app.post(path, response_model=answer, responses=_errors(BODY_ERRORS), openapi_extra=extra)(endpoint)
 
-        if self._model.encoder is None:
-            post("/predict", self.predict, self._bodies.predict, schema.Predictions)
-        if self._model.dim:
-            post("/v1/embeddings", self.embeddings, self._bodies.embed, schema.Embeddings)
+        if self._model.encoder is not None:
+            post("/v1/embeddings", self.embeddings, self._embed_body, schema.Embeddings)
+        else:
+            post("/predict", self.predict, self._predict_body, schema.Predictions)
         if self._model.classifier is not None:
-            post("/explain", self.explain, self._bodies.text, schema.Explanation)
+            post("/explain", self.explain, self._text_body, dict[str, Any])
         if self._model.inspector is not None:
-            post("/inspect", self.inspect, self._bodies.text, dict[str, Any])
+            post("/inspect", self.inspect, self._text_body, dict[str, Any])
             app.get("/about", response_model=dict[str, Any])(self.about)
             app.get("/", include_in_schema=False)(self.page)
-        app.get("/model", response_model=schema.Model)(self.model)
-        app.get("/health", response_model=schema.Health)(self.health)
-        app.get("/health/ready", response_model=schema.Health)(self.ready)
+        app.get("/model", response_model=dict[str, Any])(self.model)
+        app.get("/health", response_model=dict[str, str])(self.health)
         app.get("/metrics", response_class=PlainTextResponse)(self.prometheus)
 
     async def predict(self, request: Request) -> Response:
         """Predict the label of a text, or of each of a list of texts, with their probabilities."""
-        body = await self._read(request, self._bodies.predict)
-        predictions = await self._answer(request, self._predict, body.texts, top_k=body.top_k)
+        predictions = await self._results(request, self._predict_body, self._predict)
         return Response(b'{"predictions":[%b]}' % b",".join(predictions), media_type=JSON)
 
     async def embeddings(self, request: Request) -> Response:
         """Return the vector of a text, or of each of a list of texts, as in OpenAI's API."""
-        body = await self._read(request, self._bodies.embed)
-        asked = {"dim": body.dimensions, "encoding": body.encoding_format}
-        embedded = await self._answer(request, self._embed, body.input, **asked)
+        embedded = await self._results(request, self._embed_body, self._embed)
         return Response(self._model.embeddings(embedded), media_type=JSON)
 
     async def explain(self, request: Request) -> Response:
         """Return what every word and n-gram of a text adds to the score of every label."""
-        body = await self._read(request, self._bodies.text)
-        (explanation,) = await self._answer(request, self._explain, body.text)
+        (explanation,) = await self._results(request, self._text_body, self._explain)
         return Response(explanation, media_type=JSON)
 
     async def inspect(self, request: Request) -> Response:
         """Return the anchors, the pooling weight and the attention of each token of a text, and the explanation."""
-        body = await self._read(request, self._bodies.text)
-        (reading,) = await self._answer(request, self._inspect, body.text)
+        (reading,) = await self._results(request, self._text_body, self._inspect)
         return Response(reading, media_type=JSON)
 
     async def about(self, request: Request) -> Response:
@@ -151,57 +135,45 @@ class Endpoints:
         return JSONResponse({**self._model.info(), "limits": asdict(self._settings)})
 
     async def health(self, request: Request) -> Response:
-        """Return whether the service is ready or stopping."""
-        status = "stopping" if request.app.state.is_stopping else "ready"
-        return JSONResponse({"status": status, "version": __version__})
-
-    async def ready(self, request: Request) -> Response:
         """Say whether requests should be sent here: status 503 once the service is stopping."""
         if request.app.state.is_stopping:
             raise HTTPException(503, "the service is stopping", RETRY)
-        return await self.health(request)
+        return JSONResponse({"status": "ready", "version": __version__})
 
     async def prometheus(self, request: Request) -> Response:
         """Return requests, latencies and batches in Prometheus' text format."""
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def _read(self, request: Request, body: Any) -> Any:
-        """The checked body of a request."""
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-            raise HTTPException(415, f"the body must be sent as {JSON}")
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise HTTPException(415, "the body must be sent without a content-encoding")
-        limit, seconds = self._settings.max_bytes, self._settings.timeout
-        too_large = HTTPException(413, f"the body has more than {limit:,} bytes")
-        if int(request.headers.get("content-length", "0")) > limit:
-            raise too_large
-
-        content = bytearray()
-        try:
-            async with asyncio.timeout(seconds):
-                async for chunk in request.stream():
-                    content += chunk
-                    if len(content) > limit:
-                        raise too_large
-        except TimeoutError:
-            raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
-        try:
-            return body.model_validate_json(content)
-        except ValidationError as error:
-            raise HTTPException(422, schema.problem_of(error)) from None
-
-    async def _answer(self, request: Request, batcher: Batcher, texts: str | list[str], **asked: Any) -> list[Any]:
-        """What the model makes of each text; status 503 where the queue is full or the answer comes too late."""
-        queries = [Query(text, **asked) for text in ([texts] if isinstance(texts, str) else texts)]
+    async def _results(self, request: Request, body: type[schema.Body], batcher: Batcher) -> list[Any]:
+        """What the model makes of each text of a body; status 503 where the queue is full or it takes too long."""
         seconds = self._settings.timeout
         try:
             async with asyncio.timeout(seconds):
-                return await batcher(queries, request.client, request.is_disconnected)
+                content = await self._read(request)
+                return await batcher(body.model_validate_json(content).queries(), request.client)
+        except ValidationError as error:
+            raise HTTPException(422, schema.problem_of(error)) from None
         except QueueFull:
             raise HTTPException(503, "too many texts are waiting; try again", RETRY) from None
         except TimeoutError:
             raise HTTPException(503, f"not answered within {seconds:g} seconds; try again", RETRY) from None
 
+    async def _read(self, request: Request) -> bytearray:
+        """The body of a request, up to the limit."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            raise HTTPException(415, f"the body must be sent as {JSON}")
+        limit = self._settings.max_bytes
+        too_large = HTTPException(413, f"the body has more than {limit:,} bytes")
+        if int(request.headers.get("content-length", "0")) > limit:
+            raise too_large
 
-def _errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
-    return {status: {"description": text, "model": schema.Error} for status, text in descriptions.items()}
+        content = bytearray()
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > limit:
+                raise too_large
+        return content
+
+
+def _errors(statuses: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": schema.Error} for status in statuses}

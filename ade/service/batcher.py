@@ -14,19 +14,16 @@ there are, and no number of words starves a long one.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count, islice
 from typing import Any
 
-from starlette.requests import ClientDisconnect
-
 from ade.errors import InputError
 from ade.settings import ServiceSettings
 
-CHECK_CLIENT_AFTER = 0.05  # seconds of waiting after which a request is dropped if its client has disconnected
 INLINE_SECONDS = 0.002  # for which a batch may keep the event loop
 FIRST_SECONDS = 1.0  # that the first batch is expected to take
 RESERVED = 8  # an eighth of the queue is kept for requests that fit into one batch
@@ -43,8 +40,6 @@ class Waiting:
     items: Sequence[Any]
     costs: Sequence[int]
     answer: "asyncio.Future[list[Any]]"
-    is_disconnected: Callable[[], Awaitable[bool]] | None
-    checked: float = field(default_factory=time.monotonic)  # when its client was last known to wait
     taken: int = 0  # items that are in a batch or predicted
     results: list[Any] = field(default_factory=list)
 
@@ -85,12 +80,7 @@ class Batcher:
         self._last_cost, self._last_seconds = 1, FIRST_SECONDS  # of the last batch
         self.tokens = 0  # of all that waits
 
-    async def __call__(
-        self,
-        items: Sequence[Any],
-        client: Hashable = None,
-        is_disconnected: Callable[[], Awaitable[bool]] | None = None,
-    ) -> list[Any]:
+    async def __call__(self, items: Sequence[Any], client: Hashable = None) -> list[Any]:
         """The result of each of a request's items, in order; if it is cancelled, what still waits is dropped."""
         costs = [self._cost(item) for item in items]
         total, limit = sum(costs), self._settings.queue_tokens
@@ -100,7 +90,7 @@ class Batcher:
             raise QueueFull
 
         loop = asyncio.get_running_loop()
-        request = Waiting(items, costs, loop.create_future(), is_disconnected)
+        request = Waiting(items, costs, loop.create_future())
         self.tokens += total
         if client in self._queues:
             self._queues[client].append(request)
@@ -112,19 +102,15 @@ class Batcher:
         try:
             return await request.answer
         finally:
-            self._drop(request)
-
-    def _drop(self, request: Waiting) -> None:
-        """Predict no more of a request."""
-        self.tokens -= sum(request.costs[request.taken :])
-        request.taken = len(request.items)
+            self.tokens -= sum(costs[request.taken :])
+            request.taken = len(items)
 
     async def _run(self) -> None:
         """Predict batch after batch until nothing waits."""
         loop = asyncio.get_running_loop()
         try:
             while self._due:
-                batch, cost = await self._next_batch()
+                batch, cost = self._next_batch()
                 if not batch:  # all that waited was dropped
                     continue
                 parts = list(batch.values())
@@ -138,27 +124,21 @@ class Batcher:
         finally:
             self._task = None
 
-    async def _next_batch(self) -> tuple[dict[Waiting, list[Any]], int]:
+    def _next_batch(self) -> tuple[dict[Waiting, list[Any]], int]:
         """Take the items that are due first, as many as fit but at least one where any waits; and their cost."""
         batch: dict[Waiting, list[Any]] = {}
-        room, now = self._settings.batch_tokens, time.monotonic()
+        total = 0
         while self._due:
             due, _, client = self._due[0]
             queue = self._queues[client]
             request = queue[0]
-            if request.is_disconnected is not None and now - request.checked > CHECK_CLIENT_AFTER:
-                request.checked = now
-                if await request.is_disconnected() and not request.answer.done():
-                    request.answer.set_exception(ClientDisconnect())
-                    self._drop(request)
-                continue  # others that are due earlier may have come meanwhile
-
-            if request.taken < len(request.items):
+            if request.taken < len(request.items):  # else it was dropped
                 cost = request.costs[request.taken]
-                if batch and cost > room:
+                if batch and total + cost > self._settings.batch_tokens:
                     break
                 self._clock += cost / len(self._queues)
-                room, self.tokens = room - cost, self.tokens - cost
+                self.tokens -= cost
+                total += cost
                 batch.setdefault(request, []).append(request.items[request.taken])
                 request.taken += 1
 
@@ -169,7 +149,7 @@ class Batcher:
                 heappush(self._due, (due + queue[0].costs[queue[0].taken], next(self._arrivals), client))
             else:
                 del self._queues[client]
-        return batch, self._settings.batch_tokens - room
+        return batch, total
 
     def _predicted(self, parts: list[list[Any]], cost: int) -> list[list[Any] | Exception]:
         """The results of a batch, which is counted and timed."""
@@ -187,13 +167,11 @@ class Batcher:
         try:
             results = iter(self._predict([item for items in parts for item in items]))
             return [list(islice(results, len(items))) for items in parts]
+        except InputError as error:
+            failure: Exception = error
         except BaseException as error:  # a panic in the tokenizer, which is written in Rust, is no Exception
-            if len(parts) == 1:
-                return [error if isinstance(error, InputError) else _failure(error)]
+            failure = RuntimeError("the prediction failed")
+            failure.__cause__ = error
+        if len(parts) == 1:
+            return [failure]
         return [self._results([items])[0] for items in parts]
-
-
-def _failure(cause: BaseException) -> RuntimeError:
-    failure = RuntimeError("the prediction failed")
-    failure.__cause__ = cause
-    return failure

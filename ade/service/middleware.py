@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from starlette.datastructures import Headers
@@ -21,11 +22,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ade.data.streams import reading_errors
 from ade.errors import InputError
 
-HEALTH = ("/health", "/health/ready")  # answered without a key, and however many requests there are
+HEALTH = "/health"  # answered without a key, and however many requests there are
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
-MIN_KEY = 16  # characters of a key
+KEY = re.compile(r"[\x21-\x7e]{16,}")
 CHALLENGE = {"www-authenticate": 'Bearer, Basic realm="ade", charset="UTF-8"'}
 CLOSE = (b"connection", b"close")
 RETRY = {"retry-after": "1"}
@@ -111,7 +113,7 @@ class RequestMiddleware:
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         """Return the answer to a request for another host, without a key, or beyond `max_requests` at once."""
-        headers, is_health = Headers(scope=scope), scope["path"] in HEALTH
+        headers, is_health = Headers(scope=scope), scope["path"] == HEALTH
         if self._active > self._max_requests and not is_health:
             return JSONResponse({"detail": "too many requests at once; try again"}, 503, RETRY)
         if self._hosts and host_name(headers.get("host", "")) not in self._hosts:
@@ -132,19 +134,20 @@ def _failure(error: BaseException) -> JSONResponse:
 
 def read_keys(path: Path) -> tuple[str, ...]:
     """The keys of a file, one a line; empty lines and lines that begin with # are skipped."""
-    try:
+    with reading_errors(path, "keys"):
         lines = path.read_text("utf8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InputError(f"{path}: the keys cannot be read ({reason})") from None
 
-    numbered = [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
-    for i, key in numbered:
-        if len(key) < MIN_KEY or not re.fullmatch(r"[\x21-\x7e]+", key):
-            raise InputError(f"{path}, line {i}: a key has at least {MIN_KEY} ASCII characters and no spaces")
-    if not numbered:
-        raise InputError(f"{path}: has no key; write one of at least {MIN_KEY} characters in a line of its own")
-    return tuple(key for _, key in numbered)
+    keys = []
+    for number, line in enumerate(lines, 1):
+        key = line.strip()
+        if not key or key.startswith("#"):
+            continue
+        if not KEY.fullmatch(key):
+            raise InputError(f"{path}, line {number}: a key has at least 16 ASCII characters and no spaces")
+        keys.append(key)
+    if not keys:
+        raise InputError(f"{path}: has no key; write one of at least 16 characters in a line of its own")
+    return tuple(keys)
 
 
 def hosts_of(bound: str, allowed: Collection[str]) -> tuple[str, ...]:
@@ -157,8 +160,10 @@ def hosts_of(bound: str, allowed: Collection[str]) -> tuple[str, ...]:
 
 def host_name(header: str) -> str:
     """The name in a Host header, without its port and the brackets of an IPv6 address."""
-    match = re.fullmatch(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?", header.strip())
-    return (match[1] or match[2] or "").lower() if match else ""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:  # a bracket without the other
+        return ""
 
 
 def has_key(keys: Collection[str], headers: Headers) -> bool:
@@ -172,5 +177,5 @@ def has_key(keys: Collection[str], headers: Headers) -> bool:
             given = base64.b64decode(value, validate=True).decode("utf8").partition(":")[2]
         except (binascii.Error, UnicodeDecodeError):
             return False
-    matches = [hmac.compare_digest(given.encode("utf8", "replace"), key.encode()) for key in keys]
+    matches = [hmac.compare_digest(given.encode(), key.encode()) for key in keys]
     return any(matches)  # of all: it takes the same time for each

@@ -40,7 +40,7 @@ class ServedModel:
         self.model, self.name, self.inspector = model, name, inspector
         self.classifier = model if isinstance(model, Classifier) else None
         self.encoder = model if isinstance(model, Encoder) else None
-        self.dim = model.dim if isinstance(model, Encoder) else model.saved.table.dim if self.classifier else 0
+        self.dim = self.encoder.dim if self.encoder else 0
         self._names = [json.dumps(name) for name in model.saved.config.labels]
 
     @classmethod
@@ -65,8 +65,14 @@ class ServedModel:
     def info(self) -> dict[str, Any]:
         """The name of the model and what it predicts."""
         config = self.model.saved.config
-        about = {"name": self.name, "kind": config.kind, "problem": config.problem, "labels": list(config.labels)}
-        return {**about, "max_tokens": config.max_tokens, "dim": self.dim or None}
+        return {
+            "name": self.name,
+            "kind": config.kind,
+            "problem": config.problem,
+            "labels": list(config.labels),
+            "max_tokens": config.max_tokens,
+            "dim": self.dim or None,
+        }
 
     def predict(self, queries: Sequence[Query]) -> list[bytes]:
         """Return the prediction of each text, as JSON."""
@@ -94,16 +100,13 @@ class ServedModel:
         return f'{{"label":{label},"probability":{probability},"probabilities":{{{probabilities}}}}}'.encode()
 
     def embed(self, queries: Sequence[Query]) -> list[tuple[bytes, int]]:
-        """Return the vector of each text, as JSON, and the number of its tokens.
-
-        An encoder's is truncated where asked, and of length one; a classifier's is the pooled one.
-        """
-        model, texts = self.model, [query.text for query in queries]
-        assert not isinstance(model, Tagger)
-        lengths = tokenize(model.tokenizer, texts, model.max_tokens).lengths.tolist()
+        """Return the unit vector of each text, truncated where asked, as JSON, and the number of its tokens."""
+        assert self.encoder is not None
+        texts = [query.text for query in queries]
+        lengths = tokenize(self.encoder.tokenizer, texts, self.encoder.max_tokens).lengths.tolist()
         embedded = []
-        for query, vector, tokens in zip(queries, finite(model.encode(texts)), lengths, strict=True):
-            asked = unit(vector[None, : query.dim])[0] if self.encoder else vector
+        for query, vector, tokens in zip(queries, finite(self.encoder.encode(texts)), lengths, strict=True):
+            asked = unit(vector[None, : query.dim])[0]
             if query.encoding == "base64":
                 written = b'"%b"' % base64.b64encode(asked.astype("<f4").tobytes())
             else:

@@ -1,18 +1,14 @@
 """Bodies of requests, which pydantic checks, and of answers, which only describe the service in /openapi.json."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from ade.service.model import Query
 from ade.settings import ServiceSettings
 
 SHOWN = 3  # errors of a body
 Label = str | bool | float | list[str | bool | float]  # as it was given for training
-
-
-def _whole(given: Any) -> Any:
-    """2.0 as 2: to JSON Schema both are integers."""
-    return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
 class Body(BaseModel):
@@ -20,31 +16,52 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-
-class Bodies(NamedTuple):
-    """The bodies of requests for predictions, for vectors, and for what is done with one text."""
-
-    predict: type[Body]
-    embed: type[Body]
-    text: type[Body]
+    def queries(self) -> list[Query]:
+        """Return the texts of the body, and what is asked of each."""
+        raise NotImplementedError
 
 
-def request_bodies(settings: ServiceSettings, dim: int, is_encoder: bool) -> Bodies:
-    """Make the bodies within the limits; vectors have `dim` dimensions, those of an encoder may be truncated."""
-    text = Annotated[str, Field(max_length=settings.max_chars, examples=["a wading bird with long legs"])]
-    texts = text | Annotated[list[text], Field(min_length=1, max_length=settings.max_texts)]
-    top = Field(ge=1, description="how many of the most probable labels are answered")
-    top_k = Annotated[int, top, BeforeValidator(_whole)]
-    dimensions = Annotated[int, Field(ge=1 if is_encoder else dim, le=dim), BeforeValidator(_whole)]
-    unused = Annotated[Any, Field(description="not used")]
-    return Bodies(
-        create_model("PredictRequest", __base__=Body, texts=texts, top_k=(top_k | None, None)),
-        create_model(
-            "EmbeddingsRequest", __base__=Body, input=texts, dimensions=(dimensions | None, None),
-            encoding_format=(Literal["float", "base64"], "float"), model=(unused, None), user=(unused, None),
-        ),
-        create_model("TextRequest", __base__=Body, text=text),
-    )  # fmt: skip
+def _whole(given: Any) -> Any:
+    """2.0 as 2: to JSON Schema both are integers."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+def request_bodies(settings: ServiceSettings, dim: int) -> tuple[type[Body], type[Body], type[Body]]:
+    """Make the bodies that ask for predictions, for vectors of at most `dim` dimensions, and about a single text."""
+    Text = Annotated[str, Field(max_length=settings.max_chars, examples=["a wading bird with long legs"])]
+    Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=settings.max_texts)]
+    TopK = Annotated[int, Field(ge=1, description="how many of the most probable labels are answered")]
+    Dimensions = Annotated[int, Field(ge=1, le=dim)]
+    Unused = Annotated[Any, Field(description="not used")]
+
+    class PredictRequest(Body):
+        texts: Texts
+        top_k: Annotated[TopK, BeforeValidator(_whole)] | None = None
+
+        def queries(self) -> list[Query]:
+            return [Query(text, top_k=self.top_k) for text in _listed(self.texts)]
+
+    class EmbeddingsRequest(Body):
+        input: Texts
+        dimensions: Annotated[Dimensions, BeforeValidator(_whole)] | None = None
+        encoding_format: Literal["float", "base64"] = "float"
+        model: Unused = None
+        user: Unused = None
+
+        def queries(self) -> list[Query]:
+            return [Query(text, dim=self.dimensions, encoding=self.encoding_format) for text in _listed(self.input)]
+
+    class TextRequest(Body):
+        text: Text
+
+        def queries(self) -> list[Query]:
+            return [Query(self.text)]
+
+    return PredictRequest, EmbeddingsRequest, TextRequest
+
+
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
 
 
 def problem_of(error: ValidationError) -> str:
@@ -84,21 +101,7 @@ class Predictions(BaseModel):
     predictions: list[Prediction | Tags]
 
 
-class Explanation(BaseModel):
-    """A prediction taken apart: biases, words and n-grams add up to the scores."""
-
-    text: str
-    label: Label
-    labels: list[str]
-    probabilities: dict[str, float]
-    scores: list[float]
-    bias: list[float]
-    lexicon_bias: list[float]
-    words: Annotated[list[dict[str, Any]], Field(description="what each adds to the scores, in order of the labels")]
-    ngrams: Annotated[list[dict[str, Any]], Field(description="of the lexicon: where they stand, what they add")]
-
-
-class Vector(BaseModel):
+class Embedding(BaseModel):
     """A vector as numbers, or as float32 values in base64."""
 
     object: Literal["embedding"]
@@ -110,28 +113,9 @@ class Embeddings(BaseModel):
     """Vectors as in OpenAI's API."""
 
     object: Literal["list"]
-    data: list[Vector]
+    data: list[Embedding]
     model: str
     usage: dict[str, int]
-
-
-class Model(BaseModel):
-    """What is served, and within which limits."""
-
-    name: str
-    kind: Annotated[str, Field(description="classifier, tagger or encoder")]
-    problem: str | None
-    labels: list[str]
-    max_tokens: int
-    dim: Annotated[int | None, Field(description="width of the vectors")]
-    limits: dict[str, float]
-
-
-class Health(BaseModel):
-    """Whether the service is ready or stopping."""
-
-    status: Literal["ready", "stopping"]
-    version: str
 
 
 class Error(BaseModel):

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from ade.errors import InputError
-from ade.service.middleware import Access, host_name, hosts_of, read_keys
+from ade.service.middleware import Access, hosts_of, read_keys
 from ade.service.model import ServedModel
 from tests.conftest import PATIENT
 from tests.service.conftest import got, predicted, raw, running
@@ -16,8 +16,7 @@ KEY, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 def test_every_route_but_health_needs_a_key(folder):
     with running(ServedModel.load(folder), access=Access((KEY, OTHER))) as address:
-        for path in ("/health", "/health/ready"):
-            assert got(address, path).status_code == 200
+        assert got(address, "/health").status_code == 200
         for path in ("/metrics", "/docs", "/openapi.json", "/model", "/", "/nowhere"):
             answer = got(address, path)
             assert (answer.status_code, answer.json()) == (401, {"detail": "an API key is needed"})
@@ -39,7 +38,7 @@ def test_keys_are_lines_of_a_file(tmp_path):
     assert read_keys(file) == (KEY, OTHER)
     for content, says in (
         (b"", "has no key"), (b"# none\n", "has no key"), (b"short\n", "line 1: a key has at least 16"),
-        (KEY.encode() + b"\nwith a space in it\n", "line 2"), (b"\xff", "not UTF-8"),
+        (KEY.encode() + b"\nwith a space in it\n", "line 2"), (b"\xff", "not UTF-8 text in line 1"),
     ):  # fmt: skip
         file.write_bytes(content)
         with pytest.raises(InputError, match=says):
@@ -51,7 +50,7 @@ def test_a_loopback_service_answers_for_its_own_names_alone(folder):
     assert hosts_of("0.0.0.0", ()) == hosts_of("192.168.0.7", ()) == ()
     assert "::1" in hosts_of("::1", ())
     own = ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8000", "[::1]", "example.org", "example.org:443")
-    others = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "", "[::1", "a:b:c")
+    others = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "", "[::1")
     with running(ServedModel.load(folder), access=Access(hosts=hosts_of("127.0.0.1", ("Example.org",)))) as address:
         for host in own:
             assert got(address, "/health", host=host).status_code == 200, host
@@ -59,7 +58,6 @@ def test_a_loopback_service_answers_for_its_own_names_alone(folder):
             answer = got(address, "/health", host=host)
             assert (answer.status_code, set(answer.json())) == (400, {"detail"}), host
         assert raw(address, b"GET /health HTTP/1.0\r\n\r\n", end=False).startswith(b"HTTP/1.1 400")
-    assert [host_name(header) for header in ("A.b:1", "[::1]:2", "x]:3", "")] == ["a.b", "::1", "", ""]
 
 
 def test_pages_of_an_allowed_origin_may_ask(folder):

@@ -57,17 +57,24 @@ def test_a_tagger_is_served(codebook, tmp_path):
 
 
 def test_an_encoder_is_served(tmp_path):
-    """Vectors alone, truncated where asked."""
+    """Vectors alone, as OpenAI's clients ask for them and read them, truncated where asked."""
     sentence_encoder(outputs=8).save(tmp_path / "encoder")
-    vectors = ade.load(tmp_path / "encoder").encode(TEXTS)
+    model = ade.load(tmp_path / "encoder")
+    vectors = model.encode(TEXTS)
     with running(ServedModel.load(tmp_path / "encoder")) as address:
-        answer = posted(address, "/v1/embeddings", input=TEXTS).json()
+        answer = posted(address, "/v1/embeddings", input=TEXTS, model="any", user="me").json()
+        assert [(each["object"], each["index"]) for each in answer["data"]] == [("embedding", i) for i in range(3)]
         assert np.allclose([each["embedding"] for each in answer["data"]], vectors, atol=1e-6)
+        tokens = sum(max(1, len(model.tokenizer.encode(text).ids)) for text in TEXTS)
+        assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
         answer = posted(address, "/v1/embeddings", input=TEXTS, dimensions=3, encoding_format="base64").json()
         short = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
         assert np.allclose(short, unit(vectors[:, :3]), atol=1e-6)
-        for dimensions in (0, 9, -1, True, "3", 2.5):
-            assert posted(address, "/v1/embeddings", input=TEXTS, dimensions=dimensions).status_code == 422
+        wrong = [{"dimensions": dimensions} for dimensions in (0, 9, -1, True, "3", 2.5)]
+        for body in (*wrong, {"encoding_format": "int8"}, {"input": [[1, 2]]}):
+            answer = posted(address, "/v1/embeddings", **{"input": TEXTS, **body})
+            assert answer.status_code == 422
+            assert next(iter(body)) in answer.json()["detail"]
         assert (got(address, "/model").json()["dim"], posts_of(address)) == (8, {"/v1/embeddings"})
 
 
@@ -79,7 +86,7 @@ def posts_of(address: str) -> set[str]:
 def test_without_the_inspector(folder):
     with running(ServedModel.load(folder, inspect=False)) as address:
         assert [got(address, path).status_code for path in ("/about", "/")] == [404, 404]
-        assert posts_of(address) == {"/predict", "/v1/embeddings", "/explain"}
+        assert posts_of(address) == {"/predict", "/explain"}
 
 
 def test_a_model_that_cannot_predict_is_refused_when_it_is_loaded(folder, tmp_path):

@@ -43,7 +43,7 @@ def test_the_verb_says_what_is_wrong_in_a_line(ade, folder, tmp_path):
         ((folder, "--port", "70000"), "65535"),
         ((folder, "--set", "batch_tokens=0"), "batch_tokens must be at least 1, not 0"),
         ((folder, "--set", "grace=-1"), "grace must be at least 0, not -1"),
-        ((folder, "--port", "0", "--api-key-file", tmp_path / "none.txt"), "none.txt: the keys cannot be read"),
+        ((folder, "--port", "0", "--api-key-file", tmp_path / "none.txt"), "none.txt: No such file or directory"),
         ((folder, "--port", "0", "--api-key-file", tmp_path / "empty.txt"), "empty.txt: has no key"),
     ):
         status, out, errors = ade("serve", *words)
