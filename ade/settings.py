@@ -175,11 +175,7 @@ class CompressionSettings:
     """Settings of `compress`: how the embedding table of another model is packed."""
 
     size: Annotated[str, "bytes of the packed tables, as 12MB; by default a sixteenth of those in float32"] = ""
-    head: Annotated[
-        Literal["tied", "input", "both"],
-        "tied: one packed table for input and output where the model ties them, else the input alone; "
-        "input: the input alone; both: an untied output table too, in the same bytes",
-    ] = "tied"
+    head: Annotated[bool, "pack an output table of its own too, in the same bytes; a tied one always is"] = False
     max_loss: Annotated[str, "most loss on held-back text, as 2%; more bytes are spent until it holds"] = ""
     tune_steps: Annotated[int, "optimizer steps of --tune"] = 400
     seed: Annotated[int, "random seed"] = 0

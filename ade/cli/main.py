@@ -139,8 +139,6 @@ def _how_to_continue(verb: str, words: list[str]) -> str:
     """What an interrupted command can be continued with; empty where it starts again."""
     if verb in ("train", "distill-encoder"):
         return "use --resume to continue"
-    if verb == "compress" and any(word.startswith("--tune") for word in words):
-        return "the same command continues the tuning"
     return ""
 
 

@@ -34,7 +34,7 @@ from ade.cli.options import (
 from ade.data.records import texts_of
 from ade.errors import InputError
 from ade.progress import shown
-from ade.settings import Architecture, CompressionSettings, DistillationSettings, TrainingSettings, parse_size
+from ade.settings import Architecture, CompressionSettings, DistillationSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -171,7 +171,6 @@ def distill(
     size: Size = None,
     anchors: Annotated[int, option("Number of shared anchors.", metavar="K")] = 500,
     pairs: Annotated[int, option("Most pairs of a token.", metavar="N")] = 8,
-    codes: Annotated[bool, option("Store the codes of 'ade compress' in place of pairs.", "--codes")] = False,
     corpus: Annotated[Path | None, option("Text whose token counts weight the rows.", metavar="FILE")] = None,
     prune_vocabulary: Annotated[Path | None, option("Text with all tokens that shall stay.", metavar="FILE")] = None,
     device: Device = "auto",
@@ -187,23 +186,15 @@ def distill(
     settings = DistillationSettings(
         anchors=anchors, pairs=pairs, size=size or "", device=device, **DISTILLATION.parse(more)
     )
-    if codes and not size:
-        raise InputError("--codes needs --size, as 4MB")
     from ade.distillation import distill as distil
     from ade.files import MARKER, new_folder
 
     with new_folder(out, {MARKER}, overwrite) as draft, shown() as report:
         loaded, counts = _load_teacher(teacher, prune_vocabulary, corpus)
-        if codes:
-            from ade.compression.distill_codes import distill_codes
-
-            saved = distill_codes(loaded, parse_size(settings.size), counts, settings.seed, report)
-        else:
-            saved = distil(loaded, settings, counts, report)
+        saved = distil(loaded, settings, counts, report)
         saved.write(draft)
-        nbytes = sum(file.stat().st_size for file in draft.iterdir()) if codes else saved.nbytes
 
-    sizes = {"bytes": nbytes, "teacher_bytes": loaded.nbytes, "ratio": loaded.nbytes / nbytes}
+    sizes = {"bytes": saved.nbytes, "teacher_bytes": loaded.nbytes, "ratio": loaded.nbytes / saved.nbytes}
     result = {"codebook": str(out), **saved.config.metadata, **sizes}
     show(result, as_json, lambda to: _print_codebook(to, result, saved))
 
@@ -223,22 +214,21 @@ def _load_teacher(source: str, prune_vocabulary: Path | None, corpus: Path | Non
 
 
 def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> None:
-    """Print how near a codebook, or a table in codes, is to its teacher, and its size."""
-    from ade.codebook import Codebook
+    """Print how near a codebook is to its teacher, and its size."""
+    from ade.codebook import codebook_of
     from ade.packing.format import ANCHOR_BITS, WEIGHT_BITS
 
-    book, cosine = saved.table, f"mean {result['cosine']:.4f}"
-    rows = [("codebook", result["codebook"]), ("teacher", f"{result['teacher']}  {book.vocabulary:,} x {book.dim}")]
-    if isinstance(book, Codebook):
-        anchors = f"{result.get('anchors', len(book.anchors)):,}, {result['dead_anchors'] or 'none'} unused"
-        pairs = f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token"
-        cosine += f"  5% {result['cosine_p5']:.3f}  95% {result['cosine_p95']:.3f}"
-        rows += [("anchors", anchors), ("pairs", pairs), ("cosine to the teacher", cosine)]
-    else:
-        rows.append(("cosine to the teacher", f"{cosine}  by use {result['cosine_by_use']:.4f}"))
-    if isinstance(book, Codebook) and book.packing is not None:
-        packing = book.packing
-        index_bits = max(1, (packing.shared - 1).bit_length())
+    book = codebook_of(saved.table)
+    spread = f"5% {result['cosine_p5']:.3f}  95% {result['cosine_p95']:.3f}"
+    rows = [
+        ("codebook", result["codebook"]),
+        ("teacher", f"{result['teacher']}  {book.vocabulary:,} x {book.dim}"),
+        ("anchors", f"{result.get('anchors', len(book.anchors)):,}, {result['dead_anchors'] or 'none'} unused"),
+        ("pairs", f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token"),
+        ("cosine to the teacher", f"mean {result['cosine']:.4f}  {spread}"),
+    ]
+    if book.packing is not None:
+        index_bits = max(1, (book.packing.shared - 1).bit_length())
         rows.append(("bits", f"{index_bits} an index, {WEIGHT_BITS} a weight, {ANCHOR_BITS} a number of an anchor"))
         rows.append(("tokens with own rows", f"{result['own_8']:,} in 8 bits, {result['own_4']:,} in 4"))
     sizes = f"{display.size(result['teacher_bytes'])} -> {display.size(result['bytes'])}"
@@ -250,9 +240,8 @@ def compress(
     out: Out,
     size: Annotated[str | None, option("Bytes of the packed table; by default a sixteenth.", metavar="SIZE")] = None,
     corpus: Corpus = None,
-    languages: Annotated[str | None, option("Languages to expect without a corpus, as en,de.", metavar="NAMES")] = None,
     tune: Annotated[list[Path] | None, option("Text to tune the table with; repeatable.", metavar="FILE")] = None,
-    head: Annotated[Literal["tied", "input", "both"], option("both: an untied output table too.")] = "tied",
+    head: Annotated[bool, option("Pack an output table that is not tied, too.", "--head")] = False,
     max_loss: Annotated[str | None, option("Most loss on held-out text, at any size.", metavar="P%")] = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
@@ -268,31 +257,27 @@ def compress(
     )
     from ade.compression.compress import compress as pack
 
-    named = [name.strip() for name in (languages or "").split(",") if name.strip()]
     with shown() as report:
-        result = pack(model, out, chosen, corpus or (), tune or (), named, overwrite, report)
+        result = pack(model, out, chosen, corpus or (), tune or (), overwrite, report)
     show({"model": str(out), **asdict(result)}, as_json, lambda to: _print_compression(to, out, result))
 
 
 def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:
-    from ade.compression.compress import GENERATED, ROUGH
-
     sizes = display.plain_table(str(out), "before", "after", "")
     for name, pair in (("table", result.table), ("weights", result.weights), ("folder", result.folder)):
         before, after = pair["before"], pair["after"]
         sizes.add_row(name, display.size(before), display.size(after), f"{before / after:.1f}x")
     to.print(sizes)
     if not result.loss:
+        to.print("'--corpus FILE' says what your texts are like, and measures the loss on them", style="dim")
         return
 
-    losses = display.plain_table(result.measured_on, f"{result.measure}, %")
+    losses = display.plain_table("held-out text", f"{result.measure}, %")
     for name, loss in result.loss.items():
         losses.add_row(name, f"{loss:.2f}")
     if len(result.loss) > 1:
         losses.add_row("mean", f"{result.mean_loss:.2f}")
     to.print(losses)
-    if result.measured_on == GENERATED:
-        to.print(f"{ROUGH} '--corpus FILE' measures on yours.", style="dim")
 
 
 def run(

@@ -7,7 +7,7 @@ each token), tune it where there is text for it, put it into the model, measure 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ade.coded_layer import PackedTable
 from ade.compression import outputs
 from ade.compression.checkpoint import load_model, read_json, source_folder, transformer_folder, write_folder
 from ade.compression.coder import CoderSettings, SourceTable, encode_tables
-from ade.compression.frequencies import best_known, generated_texts, row_frequencies
+from ade.compression.frequencies import generated_texts, row_frequencies
 from ade.compression.outputs import body_of, is_decoder, token_ids
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables, modules_sharing, tables_beside
@@ -34,7 +34,6 @@ from ade.settings import CompressionSettings, parse_percent
 
 MAX_TEXTS = 200_000  # of a file, which are read
 HELD_OUT_EVERY, MAX_HELD_OUT = 20, 50  # texts of a corpus: every 20th is measured on, up to 50 of a file
-LANGUAGES = 8  # whose words are generated text where there is no corpus
 GROWTH = 1.25  # bytes are multiplied by this until the loss is small enough
 REPORT = "compression.json"
 OUTPUT_TEXTS, INPUT_TEXTS = 100, 800  # for the metrics of a decoder's output and of an encoder's input
@@ -42,42 +41,36 @@ NOISE_TEXTS = 32  # that show which of several tables counts more
 EXACT_SHARE = 0.05  # maximum share of the bytes for special tokens, whose rows stay exact
 ENCODER = {"exponent": 0.5, "plain_share": 0.2}  # of the coder: rare words decide what a text is about
 DECODER = {"exponent": 0.6, "plain_share": 0.03}  # scores of all rows are compared, and few directions decide them
-HELD_OUT, GENERATED = "held-out text", "generated text"  # what a loss is measured on
-ROUGH = "Generated text is words drawn by their frequencies, on which models often lose less than on real text."
 
 
 @dataclass(frozen=True)
 class CompressionReport:
-    """Bytes and losses, before and after."""
+    """Bytes before and after, and losses."""
 
     source: str
     table: Mapping[str, int]  # bytes: before, after
     weights: Mapping[str, int]
     folder: Mapping[str, int]
     measure: str  # what `loss` is
-    loss: Mapping[str, float]  # percent, by file or language
-    measured_on: str = HELD_OUT
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    loss: Mapping[str, float]  # percent on held-out text, by file; nothing where no text was given
+    settings: Mapping[str, Any]
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss over files or languages, in percent; NaN where there was no text."""
+        """Mean loss over files, in percent; NaN where there was no text."""
         return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
 
     def card(self) -> str:
         """Return the section of the model card."""
+        before, after = (self.table[name] / 1e6 for name in ("before", "after"))
         lines = [
             "\n## Compressed table\n",
-            f"The embedding table of {self.source}, packed by `ade compress`; everything else is unchanged. "
-            "`import ade` before loading it.\n",
-            "| | before | after | |\n| --- | ---: | ---: | ---: |",
+            f"`ade compress` has packed the embedding table of {self.source} from {before:.1f} MB to {after:.1f} MB;",
+            "everything else is unchanged. `import ade` before loading it.",
         ]
-        for name, size in (("table", self.table), ("weights", self.weights), ("folder", self.folder)):
-            before, after = size["before"], size["after"]
-            lines.append(f"| {name} | {before / 1e6:.1f} MB | {after / 1e6:.1f} MB | {before / after:.1f}x |")
-        lines.append(f"\n| {self.measured_on} | {self.measure}, percent |\n| --- | ---: |")
-        lines += [f"| {name} | {loss:.2f} |" for name, loss in self.loss.items()]
-        lines += [f"\n{ROUGH}"] if self.measured_on == GENERATED else []
+        if self.loss:
+            losses = ", ".join(f"{name} {loss:.2f}" for name, loss in self.loss.items())
+            lines.append(f"\nLoss on held-out text ({self.measure}, in percent): {losses}.")
         return "\n".join([*lines, ""])
 
 
@@ -87,7 +80,6 @@ def compress(
     settings: CompressionSettings | None = None,
     corpus: Sequence[str | Path] = (),
     tune_on: Sequence[str | Path] = (),
-    languages: Sequence[str] = (),
     overwrite: bool = False,
     report: Report = silent,
 ) -> CompressionReport:
@@ -95,26 +87,39 @@ def compress(
 
     `corpus` are text files like those the model will read, one text a line (or CSV, JSON lines, Parquet): they say
     which rows are used, and some of their texts are held out to measure the loss. Without one, word frequencies of
-    many languages do. `tune_on` are text files to tune the coded table with, no labels needed.
+    many languages say it. `tune_on` are text files to tune the coded table with, no labels needed.
     """
     settings, out = settings or CompressionSettings(), Path(out)
+    if settings.max_loss and not corpus:
+        raise InputError("--max-loss is measured on text: give --corpus FILE, too")
+    limit = parse_percent(settings.max_loss) if settings.max_loss else math.inf
+
     with new_folder(out, (MARKER, REPORT), overwrite) as draft:
         folder = source_folder(source)
         if "quantization_config" in read_json(folder / transformer_folder(folder) / MARKER):
             raise InputError(f"{folder}: is already quantized; take the folder of the original model")
-        job = _Job(folder, settings, languages, report)
-        job.read(corpus, tune_on)
-        model, table, loss = job.run()
-        write_folder(model, folder, draft)
+        texts, size = Texts.read(corpus, tune_on), 0
+        while True:
+            job = _Job(folder, texts, settings, report)
+            before = sum(weight.nbytes for weight in job.weights.values())
+            size = int(size * GROWTH) or settings.nbytes(sum(map(Tensor.numel, job.weights.values())))
+            after, loss = job.pack(size)
+            worst = max(loss.values(), default=0.0)
+            if worst <= limit:
+                break
+            if size * GROWTH > before:
+                raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
+        write_folder(job.model, folder, draft)
 
-        sizes = {
-            name: {"before": _nbytes(folder, pattern), "after": _nbytes(draft, pattern)}
-            for name, pattern in (("weights", "*.safetensors"), ("folder", "*"))
-        }
         result = CompressionReport(
-            str(source), table, measure=outputs.measure_of(model), loss=loss, **sizes,
-            measured_on=HELD_OUT if job.held_out else GENERATED, metadata={"settings": asdict(settings)},
-        )  # fmt: skip
+            str(source),
+            {"before": before, "after": after},
+            {"before": _nbytes(folder, "*.safetensors"), "after": _nbytes(draft, "*.safetensors")},
+            {"before": _nbytes(folder, "*"), "after": _nbytes(draft, "*")},
+            outputs.measure_of(job.model),
+            loss,
+            asdict(settings),
+        )
         (draft / REPORT).write_text(json.dumps(asdict(result), indent=2) + "\n", "utf8")
         with open(draft / "README.md", "a", encoding="utf8") as card:
             card.write(result.card())
@@ -125,144 +130,133 @@ def _nbytes(folder: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in folder.rglob(pattern) if file.is_file())
 
 
-@dataclass
-class _Job:
-    """A model on its way to being compressed, and texts by file."""
+@dataclass(frozen=True)
+class Texts:
+    """The texts of files: where rows are counted, where the loss is measured, and what the table is tuned with."""
 
-    folder: Path
-    settings: CompressionSettings
-    languages: Sequence[str]
-    report: Report
-    counted: dict[str, list[str]] = field(default_factory=dict)  # where rows are counted
-    held_out: dict[str, list[str]] = field(default_factory=dict)  # where the loss is measured
-    tuning: list[list[str]] = field(default_factory=list)
+    counted: dict[str, list[str]]
+    held_out: dict[str, list[str]]
+    tuning: list[list[str]]
 
-    def read(self, corpus: Sequence[str | Path], tune_on: Sequence[str | Path]) -> None:
-        """Read the texts of files; what the loss is measured on is not tuned on."""
+    @classmethod
+    def read(cls, corpus: Sequence[str | Path], tune_on: Sequence[str | Path]) -> "Texts":
+        """Read files; what the loss is measured on is not tuned on."""
+        counted: dict[str, list[str]] = {}
+        held_out: dict[str, list[str]] = {}
         for file in corpus:
-            counted, held_out = (part.setdefault(Path(file).name, []) for part in (self.counted, self.held_out))
+            some, measured = (part.setdefault(Path(file).name, []) for part in (counted, held_out))
             for number, text in enumerate(_texts_of(file)):
-                measured = number % HELD_OUT_EVERY == 0 and len(held_out) < MAX_HELD_OUT
-                (held_out if measured else counted).append(text)
-        known = {text for texts in self.held_out.values() for text in texts}
-        self.tuning = [[text for text in _texts_of(file) if text not in known] for file in tune_on]
-        if tune_on and not any(self.tuning):
+                chosen = number % HELD_OUT_EVERY == 0 and len(measured) < MAX_HELD_OUT
+                (measured if chosen else some).append(text)
+        known = {text for texts in held_out.values() for text in texts}
+        tuning = [[text for text in _texts_of(file) if text not in known] for file in tune_on]
+        if tune_on and not any(tuning):
             raise InputError("--tune: no text is left beside what is held out to measure the loss; give more")
-
-    def run(self) -> tuple[Any, dict[str, int], dict[str, float]]:
-        """Code, tune and measure; with `max_loss`, again with more bytes until the loss is small enough.
-
-        Returns the model, the bytes of its tables before and after, and the losses.
-        """
-        size, frequencies, texts, before = 0, None, self.held_out, None
-        while True:
-            model, tokenizer = load_model(self.folder)
-            dtype = model.dtype
-            beside = tables_beside(model)
-            dims = {**self._main_tables(model), **beside}  # length of the rows that are coded, by module
-            weights = {name: model.get_submodule(name).weight.detach() for name in dims}  # memory-mapped, as loaded
-            model.to(resolve_device(self.settings.device))
-            cast = model.device.type == "cpu" or bool(self.tuning)
-            if cast:
-                cast_to_float(model, [model.get_submodule(name) for name in beside])
-            size = int(size * GROWTH) if size else self.settings.nbytes(sum(map(Tensor.numel, weights.values())))
-            if frequencies is None or before is None:
-                frequencies = self._frequencies(tokenizer, max(map(len, weights.values())))
-                texts = texts or generated_texts(best_known(tokenizer.backend_tokenizer, self.languages, LANGUAGES))
-                before = outputs.outputs_of(model, tokenizer, texts, self.report)
-
-            tables = self._coded(model, tokenizer, weights, dims, frequencies, size)
-            replace_tables(model, tables, tie_head=self.settings.head != "input")
-            if cast:
-                nn.Module.float(model)  # the packed tables, too
-            loss = outputs.losses(model, before, outputs.outputs_of(model, tokenizer, texts, self.report))
-            worst = max(loss.values(), default=0.0)
-            nbytes = sum(weight.nbytes for weight in weights.values())
-            if not self.settings.max_loss or worst <= parse_percent(self.settings.max_loss):
-                nn.Module.to(model, dtype)
-                after = sum(table.shape.nbytes for table in tables.values())
-                return model, {"before": nbytes, "after": after}, loss
-            if size * GROWTH > nbytes:
-                raise InputError(f"a loss of {worst:.2f}% is left at {size:,} bytes; --max-loss must allow more")
-
-    def _main_tables(self, model: Any) -> dict[str, int]:
-        """Return the modules of input and output whose tables are coded, and the lengths of their rows."""
-        tables = find_tables(model)
-        dims = {tables.input: model.get_submodule(tables.input).embedding_dim}
-        if self.settings.head == "both":
-            if tables.head is None or tables.tied:
-                raise InputError("--head both is for models with an output table of their own; this one has none")
-            dims[tables.head] = model.get_submodule(tables.head).in_features
-        return dims
-
-    def _frequencies(self, tokenizer: Any, rows: int) -> Tensor:
-        """Return the mean of the expected frequencies of rows over files of texts, which count the same."""
-        files = [texts for texts in self.counted.values() if texts] or [[]]
-        backend = tokenizer.backend_tokenizer
-        return torch.stack([row_frequencies(backend, rows, f, self.languages, self.report) for f in files]).mean(0)
-
-    def _coded(
-        self,
-        model: Any,
-        tokenizer: Any,
-        weights: Mapping[str, Tensor],
-        dims: Mapping[str, int],
-        frequencies: Tensor,
-        size: int,
-    ) -> dict[str, PackedTable]:
-        """Code the tables in `size` bytes, and tune that of the input where there is text for it."""
-        tables, body, seed = find_tables(model), body_of(model), self.settings.seed
-        decoder = is_decoder(model)
-        tied = tables.tied and self.settings.head != "input"
-
-        readers = {}  # the modules that read each table
-        for name in weights:
-            shared = (other for other in modules_sharing(model, name) if other != tables.head or tied)
-            readers[name] = [model.get_submodule(each) for each in (name, *shared)]
-        importance = dict.fromkeys(weights, 1.0)
-        if len(weights) > 1:
-            importance = outputs.importance(model, readers, dims, self._example_ids(tokenizer, NOISE_TEXTS), seed)
-
-        sources = []
-        total = sum(map(Tensor.numel, weights.values()))
-        for name, weight in weights.items():
-            dim = dims[name]
-            slices = weight.shape[1] // dim
-            metric = None
-            if decoder and (name == tables.head or (tied and name == tables.input)):
-                metric = outputs.output_metric(body, self._example_ids(tokenizer, OUTPUT_TEXTS))
-            elif not decoder:
-                ids, layer = self._example_ids(tokenizer, INPUT_TEXTS), model.get_submodule(name)
-                metric = outputs.input_metric(body, layer, ids, dim, seed, self.report)
-            special = special_token_rows(tokenizer, weight, size * weight.numel() // total)
-            exact = [row * slices + number for row in special for number in range(slices)]
-            frequency = frequencies[: len(weight)].repeat_interleave(slices)
-            sources.append(SourceTable(weight.cpu().reshape(-1, dim), frequency, exact, metric, importance[name]))
-        settings = CoderSettings(size, seed, **(DECODER if decoder else ENCODER))
-        packed = dict(zip(weights, encode_tables(sources, settings, self.report), strict=True))
-
-        if self.tuning:
-            files = [[ids[:MAX_TOKENS] for ids in token_ids(tokenizer, texts)] for texts in self.tuning]
-            ids = balanced([[row for row in rows if len(row) > 1] for rows in files])
-            layers = [layer for layer in readers[tables.input] if isinstance(layer, nn.Embedding)]
-            original = weights[tables.input] if decoder and tied else None
-            table, steps = packed[tables.input], self.settings.tune_steps
-            packed[tables.input] = tune(body, layers, table, ids, original, steps, seed, self.report)
-        return packed
-
-    def _example_ids(self, tokenizer: Any, most: int) -> list[list[int]]:
-        """Return the ids of texts like those to come: of the corpus, or of generated ones in many languages."""
-        counted = [text for texts in self.counted.values() for text in texts]
-        texts = evenly(counted or [text for texts in self.tuning for text in texts], most)
-        if not texts:
-            lists = best_known(tokenizer.backend_tokenizer, self.languages, 4 * LANGUAGES)
-            generated = generated_texts(lists, seed=1)
-            texts = [text for some in generated.values() for text in some[: -(-most // len(generated))]]
-        return [row for row in token_ids(tokenizer, texts) if len(row) > 1]
+        return cls(counted, held_out, tuning)
 
 
 def _texts_of(file: str | Path) -> list[str]:
     return list(islice((text for text in texts_of(file) if text.strip()), MAX_TEXTS))
+
+
+class _Job:
+    """A model whose tables are packed; it is loaded again for every size that is tried."""
+
+    def __init__(self, folder: Path, texts: Texts, settings: CompressionSettings, report: Report) -> None:
+        self.texts, self.settings, self.report = texts, settings, report
+        self.model, self.tokenizer = load_model(folder)
+        self.tables, self.dtype = find_tables(self.model), self.model.dtype
+        beside = tables_beside(self.model)
+        self.lengths = {self.tables.input: self._module(self.tables.input).embedding_dim}  # of the rows that are coded
+        if settings.head:
+            if self.tables.head is None or self.tables.tied:
+                raise InputError("--head is for models with an output table of their own; this one has none")
+            self.lengths[self.tables.head] = self._module(self.tables.head).in_features
+        self.lengths |= beside
+        self.weights = {name: self._module(name).weight.detach() for name in self.lengths}  # memory-mapped, as loaded
+
+        self.model.to(resolve_device(settings.device))
+        self.cast = self.model.device.type == "cpu" or bool(texts.tuning)
+        if self.cast:
+            cast_to_float(self.model, [self._module(name) for name in beside])
+
+    def _module(self, name: str) -> Any:
+        return self.model.get_submodule(name)
+
+    def pack(self, size: int) -> tuple[int, dict[str, float]]:
+        """Code the tables in `size` bytes, and tune that of the input; returns the bytes and the loss of each file."""
+        before = outputs.outputs_of(self.model, self.tokenizer, self.texts.held_out, self.report)
+        kind = DECODER if is_decoder(self.model) else ENCODER
+        settings = CoderSettings(size, self.settings.seed, **kind)
+        coded = encode_tables(self._sources(size), settings, self.report)
+        tables = dict(zip(self.weights, coded, strict=True))
+        if self.texts.tuning:
+            tables[self.tables.input] = self._tuned(tables[self.tables.input])
+
+        replace_tables(self.model, tables)
+        if self.cast:
+            nn.Module.float(self.model)  # the packed tables, too
+        after = outputs.outputs_of(self.model, self.tokenizer, self.texts.held_out, self.report)
+        nn.Module.to(self.model, self.dtype)
+        return sum(table.shape.nbytes for table in coded), outputs.losses(self.model, before, after)
+
+    def _sources(self, size: int) -> list[SourceTable]:
+        """Return the tables to code in `size` bytes together, and what their errors cost."""
+        frequencies, importance = self._frequencies(), dict.fromkeys(self.weights, 1.0)
+        if len(self.weights) > 1:
+            ids = self._example_ids(NOISE_TEXTS)
+            readers = {name: self._readers(name) for name in self.weights}
+            importance = outputs.importance(self.model, readers, self.lengths, ids, self.settings.seed)
+
+        sources = []
+        total = sum(map(Tensor.numel, self.weights.values()))
+        for name, weight in self.weights.items():
+            length = self.lengths[name]
+            slices = weight.shape[1] // length
+            special = special_token_rows(self.tokenizer, weight, size * weight.numel() // total)
+            exact = [row * slices + number for row in special for number in range(slices)]
+            frequency = frequencies[: len(weight)].repeat_interleave(slices)
+            rows, metric = weight.cpu().reshape(-1, length), self._metric(name)
+            sources.append(SourceTable(rows, frequency, exact, metric, importance[name]))
+        return sources
+
+    def _readers(self, name: str) -> list[nn.Module]:
+        """Return the modules that read a table."""
+        return [self._module(each) for each in (name, *modules_sharing(self.model, name))]
+
+    def _metric(self, name: str) -> Tensor | None:
+        """Return which errors of a table's rows count."""
+        body = body_of(self.model)
+        if not is_decoder(self.model):
+            ids, length, seed = self._example_ids(INPUT_TEXTS), self.lengths[name], self.settings.seed
+            return outputs.input_metric(body, self._module(name), ids, length, seed, self.report)
+        if name == self.tables.output:
+            return outputs.output_metric(body, self._example_ids(OUTPUT_TEXTS))
+        return None
+
+    def _frequencies(self) -> Tensor:
+        """Return the mean of the expected frequencies of rows over files of texts, which count the same."""
+        files = [texts for texts in self.texts.counted.values() if texts] or [[]]
+        tokenizer, rows = self.tokenizer.backend_tokenizer, max(map(len, self.weights.values()))
+        return torch.stack([row_frequencies(tokenizer, rows, texts, self.report) for texts in files]).mean(0)
+
+    def _example_ids(self, most: int) -> list[list[int]]:
+        """Return the ids of texts like those to come: of the files, or else generated ones in many languages."""
+        files = [*self.texts.counted.values()] if any(self.texts.counted.values()) else self.texts.tuning
+        texts = evenly([text for texts in files for text in texts], most)
+        texts = texts or generated_texts(self.tokenizer.backend_tokenizer, most)
+        return [row for row in token_ids(self.tokenizer, texts) if len(row) > 1]
+
+    def _tuned(self, packed: PackedTable) -> PackedTable:
+        """Return the table of the input, tuned."""
+        files = [[ids[:MAX_TOKENS] for ids in token_ids(self.tokenizer, texts)] for texts in self.texts.tuning]
+        ids = balanced([[row for row in rows if len(row) > 1] for rows in files])
+        name = self.tables.input
+        layers = [layer for layer in self._readers(name) if isinstance(layer, nn.Embedding)]
+        scored = is_decoder(self.model) and self.tables.output == name
+        original = self.weights[name] if scored else None
+        steps, seed = self.settings.tune_steps, self.settings.seed
+        return tune(body_of(self.model), layers, packed, ids, original, steps, seed, self.report)
 
 
 def cast_to_float(model: Any, embeddings: Sequence[nn.Module]) -> None:

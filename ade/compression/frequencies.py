@@ -4,10 +4,10 @@ What the tokenizer itself says (the probabilities of a Unigram model, the order 
 the tokens that neither has.
 """
 
-import importlib.util
 import json
+import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -37,17 +37,15 @@ LETTER = 4  # ranks that each letter of a BPE model is behind the one before
 OWN = 0.5  # weight of the tokenizer's frequencies beside word lists
 SMOOTHING = 0.3  # their weight beside counts
 KNOWN, FALL = 0.6, 6  # languages with this share of single-token words count in full, others by (share / KNOWN) ** FALL
-TEXTS, TEXT_WORDS = 50, 12  # generated texts of a language, and their words
+LANGUAGES, TEXTS, TEXT_WORDS = 32, 50, 12  # of generated texts: languages, texts of each, words of a text
 
 
-def row_frequencies(
-    tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), languages: Sequence[str] = (), report: Report = silent
-) -> Tensor:
+def row_frequencies(tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), report: Report = silent) -> Tensor:
     """Return the expected share of each row (rows,): counted in texts if there are any, smoothed by what is known."""
     tokenizer = _plain(tokenizer)
     counts = count_tokens(tokenizer, texts, rows).double()
     if counts.sum() == 0:
-        return _expected(tokenizer, rows, languages, report)
+        return _expected(tokenizer, rows, report)
     return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own_frequencies(tokenizer, rows)
 
 
@@ -87,13 +85,12 @@ def _merge_ranks(model: Mapping[str, Any]) -> dict[str, int]:
     return learned | {letter: min(first.get(letter, last), LETTER * place) for place, letter in enumerate(letters)}
 
 
-def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report: Report) -> Tensor:
+def _expected(tokenizer: Tokenizer, rows: int, report: Report) -> Tensor:
     """Return the expected share of each token by the frequencies of words in many languages.
 
-    Without `languages`, all that there are lists for; those count in full that the tokenizer knows: where enough of
-    their words are one token.
+    Those languages count in full that the tokenizer knows: where enough of their words are one token.
     """
-    lists = word_lists(languages)
+    lists = word_lists()
     total = np.zeros(rows)
     for number, (language, words) in enumerate(lists.items()):
         report("words", number, len(lists), {})
@@ -108,7 +105,7 @@ def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report:
                 shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
                 if form is str and space:
                     single += float(weights[_single(tokenizer, ids, lengths)].sum())
-        total += shares / shares.sum() * (1.0 if languages else min(1.0, single / KNOWN) ** FALL)
+        total += shares / shares.sum() * min(1.0, single / KNOWN) ** FALL
     report("words", len(lists), len(lists), {})
     total /= max(total.sum(), 1e-300)
 
@@ -118,40 +115,36 @@ def _expected(tokenizer: Tokenizer, rows: int, languages: Sequence[str], report:
     return (1 - OWN) * torch.from_numpy(total / total.sum()) + OWN * own_frequencies(tokenizer, rows)
 
 
-def word_lists(languages: Sequence[str] = ()) -> dict[str, dict[str, float]]:
-    """Return the most frequent words of languages, or of all that there are lists for, with their frequencies."""
-    if importlib.util.find_spec("wordfreq") is None:
-        raise InputError("word frequencies need: pip install 'ade-embeddings[compress]'; or give --corpus FILE")
-    import wordfreq
+def word_lists() -> dict[str, dict[str, float]]:
+    """Return the most frequent words of each language that there is a list for, with their frequencies."""
+    try:
+        import wordfreq
+    except ImportError:
+        advice = "pip install 'ade-embeddings[compress]'; or give --corpus FILE"
+        raise InputError(f"word frequencies need: {advice}") from None
 
-    known = sorted(wordfreq.available_languages("small"))
-    if missing := set(languages) - set(known):
-        raise InputError(f"no word list for {', '.join(sorted(missing))}; there are: {' '.join(known)}")
-    return {
-        language: dict(islice(wordfreq.get_frequency_dict(language, "small").items(), WORDS))
-        for language in languages or known
-    }
+    lists = {}
+    for language in sorted(wordfreq.available_languages("small")):
+        words = wordfreq.get_frequency_dict(language, "small")
+        lists[language] = dict(islice(words.items(), WORDS))
+    return lists
 
 
-def best_known(tokenizer: Tokenizer, languages: Sequence[str], most: int) -> dict[str, dict[str, float]]:
-    """Return the word lists of the languages that a tokenizer knows best: most of their words are one token."""
-    tokenizer, lists = _plain(tokenizer), word_lists(languages)
-    single = {}
+def generated_texts(tokenizer: Tokenizer, count: int) -> list[str]:
+    """Return texts of words drawn by their frequencies, in the languages of which a tokenizer has most words whole."""
+    tokenizer, lists = _plain(tokenizer), word_lists()
+    whole = {}
     for language, words in lists.items():
         tokens = _tokens(tokenizer, [" " + word for word in list(words)[:500]])
-        single[language] = np.mean(_single(tokenizer, *tokens))
-    chosen = sorted(lists, key=lambda language: -single[language])[:most]
-    return {language: lists[language] for language in sorted(chosen)}
+        whole[language] = float(np.mean(_single(tokenizer, *tokens)))
+    known = sorted(sorted(lists, key=lambda language: -whole[language])[:LANGUAGES])
 
-
-def generated_texts(lists: Mapping[str, Mapping[str, float]], seed: int = 0) -> dict[str, list[str]]:
-    """Return texts of words drawn by frequency, for each language: what is measured where no text is given."""
-    chooser = random.Random(seed)
-    texts = {}
-    for language, words in lists.items():
+    texts, chooser = [], random.Random(1)
+    for language in known:
+        words, space = lists[language], "" if language in WITHOUT_SPACES else " "
         drawn = chooser.choices(list(words), list(words.values()), k=TEXTS * TEXT_WORDS)
-        space = "" if language in WITHOUT_SPACES else " "
-        texts[language] = [space.join(drawn[at : at + TEXT_WORDS]) for at in range(0, len(drawn), TEXT_WORDS)]
+        made = [space.join(drawn[at : at + TEXT_WORDS]) for at in range(0, len(drawn), TEXT_WORDS)]
+        texts += made[: math.ceil(count / len(known))]
     return texts
 
 

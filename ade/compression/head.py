@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ade.coded_layer import BLOCK, PackedTable
+from ade.coded_layer import PackedTable
 from ade.errors import InputError
 
-NO_WEIGHT = "a packed table has no `weight`, and cannot be resized: call model.dequantize() first"
+NO_WEIGHT = "a packed table has no `weight`, and cannot be resized: change the original model, then compress it again"
 OFFLOADED = "a packed table cannot be offloaded: load the model without offload_buffers"
 
 
@@ -63,15 +63,6 @@ class PackedModule(nn.Module):
         if self.placeholder is not None:
             self.placeholder._is_hf_initialized = True  # type: ignore[attr-defined]
 
-    @torch.no_grad()
-    def decoded(self, dtype: torch.dtype) -> nn.Parameter:
-        """Return the whole table as a parameter, as large as the replaced one."""
-        shape, device = self.packed.shape, self.table_device
-        weight = torch.empty(shape.rows, shape.dim, dtype=dtype, device=device)
-        for ids in torch.arange(shape.rows, device=device).split(BLOCK):
-            weight[ids] = self.packed(ids).to(dtype)
-        return nn.Parameter(weight.view(self.size))
-
 
 class RowReader:
     """What a packed embedding has for a weight: single rows can be read, as Gemma 4 reads that of padding."""
@@ -99,9 +90,8 @@ class PackedEmbedding(PackedModule):
         super().__init__(table, replaced.weight, owned)
         self.num_embeddings, self.embedding_dim = replaced.num_embeddings, replaced.embedding_dim
         self.slices, self.padding_idx = self.embedding_dim // table.shape.dim, replaced.padding_idx
-        self.replaced_class: Any = type(replaced)
-        self.scale, rounded = scale_of(replaced)
-        self._factor = torch.tensor(self.scale, device="cpu") if rounded else self.scale
+        scale, rounded = scale_of(replaced)
+        self._factor = torch.tensor(scale, device="cpu") if rounded else scale
 
     def __getattr__(self, name: str) -> Any:
         if name == "weight" and self.placeholder is None:
@@ -123,16 +113,6 @@ class PackedEmbedding(PackedModule):
             return rows
         return rows * (self._factor.to(self.like.dtype) if isinstance(self._factor, Tensor) else self._factor)
 
-    def dequantized(self, weight: nn.Parameter) -> nn.Module:
-        """Return a module of the replaced class with this table."""
-        more = {} if self.scale is None else {"embed_scale": self.scale}
-        with torch.device("meta"):
-            module: nn.Module = self.replaced_class(self.num_embeddings, self.embedding_dim, self.padding_idx, **more)
-        for name, _ in list(module.named_buffers()):  # the scale, in Gemma
-            setattr(module, name, torch.tensor(self.scale, device=weight.device))
-        module.weight = weight
-        return module.train(self.training)
-
 
 class PackedHead(PackedModule):
     """Products of vectors with every row of a packed table, without unfolding it, plus the bias."""
@@ -148,12 +128,6 @@ class PackedHead(PackedModule):
         if self.bias is not None:
             scores = scores + self.bias
         return scores.to(hidden.dtype)
-
-    def dequantized(self, weight: nn.Parameter) -> nn.Linear:
-        """Return a linear layer with this table."""
-        module = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        module.weight, module.bias = weight, self.bias
-        return module.train(self.training)
 
 
 Packed = PackedEmbedding | PackedHead

@@ -22,15 +22,12 @@ from ade.coded_layer import PackedTable
 from ade.compression.checkpoint import Stored, read_json, stored_tensors, transformer_folder
 from ade.compression.head import PackedHead
 from ade.compression.replacement import (
-    Ties,
     closest,
-    find_tables,
     modules_sharing,
     owners,
     packed_modules,
     put_tables,
     stored_as,
-    take_tables_out,
 )
 from ade.errors import InputError
 from ade.files import MARKER
@@ -73,11 +70,6 @@ class AdeQuantizer(HfQuantizer):
     is_qat_trainable = True  # `Trainer` then takes the model without adapters, too
     is_compileable = True  # `torch.compile` and `generate` with a static cache work
 
-    def __init__(self, quantization_config: AdeQuantizationConfig, **kwargs: Any) -> None:
-        super().__init__(quantization_config, **kwargs)
-        self.ties: Ties = []
-        self._expected: dict[str, torch.Size] = {}
-
     def validate_environment(self, *args: Any, **kwargs: Any) -> None:
         """Refuse to pack while loading: that takes a budget and text."""
         if not self.pre_quantized:
@@ -96,7 +88,7 @@ class AdeQuantizer(HfQuantizer):
                 kept = [key.removesuffix(".weight") for key, (shape, _) in stored.items() if shape == size]
                 heads = [n for n in modules_sharing(model, name) if isinstance(model.get_submodule(n), nn.Linear)]
                 whole += [head for head in heads if stored_as(model, head, kept) is not None]
-        self.ties = put_tables(model, tables, whole)
+        put_tables(model, tables, whole)
 
         # Stubs, and tables of output layers that this model has not, are left out of the report on loading.
         unread = [re.escape(name.rpartition(".")[2]) + r"\.(weight|table\..*)$" for name in absent]
@@ -105,7 +97,6 @@ class AdeQuantizer(HfQuantizer):
         kind = set if isinstance(known, set) else list  # a list in early releases of transformers 5
         model._keys_to_ignore_on_load_unexpected = kind([*(known or ()), *unread])
 
-        self._expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
         for module in packed_modules(model).values():
             module.while_loading(True)
 
@@ -126,10 +117,6 @@ class AdeQuantizer(HfQuantizer):
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         for coded in packed_modules(model).values():
             coded.while_loading(False)
-        for name, tensor in model.state_dict().items():
-            if tensor.shape != self._expected.get(name, tensor.shape):
-                given, fits = list(tensor.shape), list(self._expected[name])
-                raise InputError(f"{name} has the shape {given} in the folder, {fits} would fit")
         for module in owners(model).values():
             if not module.packed.depths.is_meta:
                 module.packed.check_depths()
@@ -142,32 +129,21 @@ class AdeQuantizer(HfQuantizer):
         stubs = {f"{name}.weight": torch.zeros(STUB, dtype=module.like.dtype) for name, module in owners(model).items()}
         return {**model.state_dict(), **stubs}, {}
 
-    def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:
-        given = dtype if isinstance(dtype, torch.dtype) and dtype != model.config.dtype else None
-        take_tables_out(model, self.ties, given)
-        return model
-
     def is_serializable(self) -> bool:
         """A model can be saved."""
         return True
 
 
-def replace_tables(model: Any, tables: Mapping[str, PackedTable], tie_head: bool = True) -> None:
+def replace_tables(model: Any, tables: Mapping[str, PackedTable]) -> None:
     """Put packed tables into a loaded model, in place, by the names of the modules they replace (`find_tables`).
 
-    Modules that share a replaced module's weight share its table, unless `tables` has one for them. With `tie_head`
-    false, a head that shared the weight of the input embedding keeps it whole.
+    Modules that share a replaced module's weight share its table, unless `tables` has one for them.
     """
-    found = find_tables(model)
-    whole = [found.head] if found.tied and found.head and not tie_head else []
-    ties = put_tables(model, tables, whole)
-
+    put_tables(model, tables)
     config = AdeQuantizationConfig.of(model)
-    quantizer = AdeQuantizer(config)
-    quantizer.ties = ties
     for module in owners(model).values():
         module.packed.slots()  # now, for graphs
-    model.hf_quantizer, model.config.quantization_config = quantizer, config
+    model.hf_quantizer, model.config.quantization_config = AdeQuantizer(config), config
     model.is_quantized, model.quantization_method = True, METHOD
 
 

@@ -1,4 +1,4 @@
-"""Find the tables of a transformers model, and put coded tables in their place and back again."""
+"""Find the tables of a transformers model, and put coded tables in their place."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,8 +13,6 @@ from ade.compression.head import Packed, PackedEmbedding, packed_module
 from ade.compression.outputs import body_of, hidden_states, hooked, padded
 from ade.errors import InputError
 
-Ties = list[tuple[Any, dict[str, str]]]  # models and the tied weights they declared before
-
 
 @dataclass(frozen=True)
 class Tables:
@@ -28,6 +26,11 @@ class Tables:
     def tied(self) -> bool:
         """Whether the head has the table of the input."""
         return self.head in self.shared
+
+    @property
+    def output(self) -> str | None:
+        """The module whose table scores are computed with."""
+        return self.input if self.tied else self.head
 
 
 def find_tables(model: Any) -> Tables:
@@ -93,11 +96,8 @@ def modules_sharing(model: Any, name: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def put_tables(model: Any, tables: Mapping[str, PackedTable], whole: Iterable[str] = ()) -> Ties:
-    """Put coded tables in place of modules and of those that share their weights, except the `whole` ones.
-
-    Returns the ties that the model declared before, for `take_tables_out`.
-    """
+def put_tables(model: Any, tables: Mapping[str, PackedTable], whole: Iterable[str] = ()) -> None:
+    """Put coded tables in place of modules and of those that share their weights, except the `whole` ones."""
     keep = {*tables, *whole}
     made: dict[str, nn.Module] = {}
     for name in sorted(tables, key=lambda name: isinstance(model.get_submodule(name), nn.Linear)):  # embeddings first
@@ -107,7 +107,6 @@ def put_tables(model: Any, tables: Mapping[str, PackedTable], whole: Iterable[st
                 made[other] = packed_module(tables[name], model.get_submodule(other), other, owned=False)
 
     # Weights that are replaced are taken out of every declaration of tied weights in the model and its parts.
-    ties: Ties = []
     weights = {f"{name}.weight" for name in made}
     for prefix, part in model.named_modules():
         if hasattr(part, "get_expanded_tied_weights_keys"):
@@ -115,29 +114,12 @@ def put_tables(model: Any, tables: Mapping[str, PackedTable], whole: Iterable[st
             before = f"{prefix}." if prefix else ""
             left = {t: s for t, s in declared.items() if not {before + t, before + s} & weights}
             if left != declared:
-                ties.append((part, declared))
                 part._tied_weights_keys = left
     kept = model.all_tied_weights_keys.items()
     model.all_tied_weights_keys = {t: s for t, s in kept if not {t, s} & weights}
 
     for name, module in made.items():
         model.set_submodule(name, module)
-    return ties
-
-
-@torch.no_grad()
-def take_tables_out(model: Any, ties: Ties, dtype: torch.dtype | None = None) -> None:
-    """Put decoded tables in place of the coded ones; modules that shared one share its parameter, as before."""
-    weights: dict[int, nn.Parameter] = {}
-    for name, module in packed_modules(model).items():
-        key = id(module.packed)
-        if key not in weights:
-            weights[key] = module.decoded(dtype or module.like.dtype)
-        model.set_submodule(name, module.dequantized(weights[key]))
-    for part, declared in ties:
-        tied = {t: s for t, s in declared.items() if part.get_parameter(t) is part.get_parameter(s)}
-        part._tied_weights_keys = tied
-    model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
 
 
 def packed_modules(model: Any) -> dict[str, Packed]:

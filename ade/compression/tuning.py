@@ -3,21 +3,14 @@
 Codes stay as they are; books, rotation and mean are trained. The target is the model itself: hidden states for
 encoders (one minus the cosine, of tokens and of their mean), the distribution of the next token for decoders (KL
 divergence over a part of the vocabulary: the most frequent tokens of the text, and a sample of the others for each
-step). The layers are frozen and run with both tables. A checkpoint in the cache, found by what is tuned and on what,
-lets the same command continue after it was stopped or killed.
+step). The layers are frozen and run with both tables.
 """
 
-import hashlib
-import json
 import math
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
-from pickle import UnpicklingError
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,13 +20,11 @@ from ade.compression.head import PackedEmbedding
 from ade.compression.outputs import distance, hidden_states, hooked, padded
 from ade.devices import tf32
 from ade.errors import InputError
-from ade.files import cache_folder, new_file
 from ade.progress import Report, silent
 
 BATCH, MAX_TOKENS = 64, 64  # texts per step, and tokens of a text
 LEARNING_RATE = 0.003  # the peak, relative to the root mean square of each array
 WARMUP = 0.05  # of all steps
-SAVED_EVERY = 30.0  # seconds
 CANDIDATES = 16_384  # maximum number of tokens that next-token distributions are compared on
 
 
@@ -61,15 +52,13 @@ def tune(
     groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))}
               for p in trained.parameters() if p.numel()]  # fmt: skip
     optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE, betas=(0.9, 0.98))
-    checkpoint = checkpoint_of(body, packed, texts, original is not None, steps, seed)
-    start, average = _restore(checkpoint, trained, optimizer)
+    average = 0.0
 
     was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
-    saved = time.monotonic()
     try:
         with tf32(device):
-            for step, (ids, mask) in enumerate(_batches(texts, steps, seed, device, start), start):
+            for step, (ids, mask) in enumerate(_batches(texts, steps, seed, device)):
                 target = hidden_states(body, ids, mask)
                 with rows_from(trained, layers):
                     states = hidden_states(body, ids, mask)
@@ -88,16 +77,11 @@ def tune(
                 average = float(loss.detach()) if step == 0 else 0.95 * average + 0.05 * float(loss.detach())
                 if not math.isfinite(average):
                     raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
-                if time.monotonic() - saved >= SAVED_EVERY:
-                    _save(checkpoint, step + 1, average, trained, optimizer)
-                    saved = time.monotonic()
                 report("tune", step + 1, steps, {"loss": average})
     finally:
         body.train(was_training)
         for parameter in learning:
             parameter.requires_grad_(True)
-    with suppress(OSError):
-        checkpoint.unlink(missing_ok=True)
     return trained.cpu().packed()
 
 
@@ -121,16 +105,15 @@ def _divergence(
 
 
 def _batches(
-    texts: Sequence[Sequence[int]], steps: int, seed: int, device: torch.device, start: int
+    texts: Sequence[Sequence[int]], steps: int, seed: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ids and mask of random texts of similar length for the steps from `start` on."""
+    """Yield ids and mask of random texts of similar length, for each step."""
     generator = torch.Generator().manual_seed(seed)
-    for step in range(steps):
+    for _ in range(steps):
         around = torch.randint(len(texts), (4 * BATCH,), generator=generator).tolist()
         around.sort(key=lambda row: len(texts[row]))
         at = int(torch.randint(max(1, len(around) - BATCH + 1), (), generator=generator))
-        if step >= start:
-            yield padded([texts[row][:MAX_TOKENS] for row in around[at : at + BATCH]], device)
+        yield padded([texts[row][:MAX_TOKENS] for row in around[at : at + BATCH]], device)
 
 
 class Candidates:
@@ -155,37 +138,3 @@ class Candidates:
         if count:
             added[len(self.always) :] = math.log(len(self.others) / count)
         return torch.cat([self.always, sample]).to(self.device), added.to(self.device)
-
-
-def checkpoint_of(
-    body: nn.Module, packed: PackedTable, texts: Sequence[Sequence[int]], tied: bool, steps: int, seed: int
-) -> Path:
-    """Return the file in the cache that tuning continues from: named by model, table, texts and settings."""
-    digest = hashlib.sha256(json.dumps([tied, steps, seed, BATCH, LEARNING_RATE, MAX_TOKENS]).encode())
-    for module in (body, packed):
-        for name, value in sorted(module.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    for ids in texts:
-        digest.update(np.array([*ids, -1], np.int64).tobytes())
-    return cache_folder() / "tuning" / f"{digest.hexdigest()[:32]}.pt"
-
-
-def _save(path: Path, step: int, average: float, trained: nn.Module, optimizer: torch.optim.Adam) -> None:
-    """Write the state after `step` steps; where the cache cannot be written, tuning goes on without."""
-    state = {"step": step, "average": average, "optimizer": optimizer.state_dict()}
-    with suppress(OSError, InputError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as draft:
-            torch.save({**state, "parameters": dict(trained.named_parameters())}, draft)
-
-
-def _restore(path: Path, trained: nn.Module, optimizer: torch.optim.Adam) -> tuple[int, float]:
-    """Set parameters and moments to those of a checkpoint; returns its steps and average loss, (0, 0.0) without one."""
-    try:
-        state = torch.load(path, next(trained.parameters()).device, weights_only=True)
-    except (OSError, RuntimeError, EOFError, UnpicklingError):  # none, or a damaged one: start again
-        return 0, 0.0
-    trained.load_state_dict(state["parameters"], strict=False)
-    optimizer.load_state_dict(state["optimizer"])
-    return state["step"], state["average"]

@@ -15,7 +15,6 @@ from torch import Tensor
 from ade.codebook import ENTRIES, CodedTable, TableShape
 from ade.coded_layer import PackedTable
 from ade.compression.coder import CoderSettings, encode_table
-from ade.compression.distill_codes import special_rows
 from ade.compression.frequencies import row_frequencies
 from ade.folder import Saved
 from ade.folder_budget import ENCODER_TEXTS, ByteShares, ModelParts, evenly, fit_vocabulary
@@ -25,6 +24,7 @@ from ade.teachers import Teacher
 
 BITS = 0.5  # of a weight: with fewer, tokens that the texts do not have are dropped
 BOOKS = 6  # of all stages, about
+MAX_SPECIAL = 64  # special tokens whose rows stay exact
 SHORTER = 3  # the second phase has a third of the steps, and of the learning rate
 
 
@@ -58,6 +58,12 @@ class RowTable:
         size, special = CoderSettings(self.shares.codebook), special_rows(self.teacher)
         table = encode_table(rows.half(), self.frequencies, special, size, report=report).to_table()
         return replace(trained, config=replace(trained.config, layer_bits=self.shares.layer_bits), table=table)
+
+
+def special_rows(teacher: Teacher) -> list[int]:
+    """Return the rows of a teacher's special tokens, which stay exact in a coded table; the first ones of many."""
+    added = teacher.tokenizer.get_added_tokens_decoder()
+    return [n for n, token in sorted(added.items()) if token.special and n < len(teacher.table)][:MAX_SPECIAL]
 
 
 def row_table(

@@ -136,7 +136,6 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topi
     cases = [
         ((*distill, "--anchors", 5000), "5000 anchors, but the teacher has only"),
         ((*distill, "--anchors", 5, "--pairs", 6), "pairs must lie between"),
-        ((*distill, "--codes"), "--codes needs --size"),
         (("distill", "--teacher", tmp_path / "none.txt", "--out", out), "none.txt"),
         (("distill", "--teacher", teacher_folder, "--out", full), "something else"),
         ((*distill, "--set", "solver=magic"), "magic"),

@@ -15,7 +15,7 @@ from transformers import logging
 from ade.coded_layer import PackedTable
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.quantizer import replace_tables
-from ade.compression.replacement import find_tables, tables_beside
+from ade.compression.replacement import find_tables, owners, tables_beside
 
 ROWS, DIM = 301, 64  # an odd vocabulary
 logging.set_verbosity_error()
@@ -119,6 +119,16 @@ def pack(tables) -> Callable[[Any], Any]:
         return model
 
     return put
+
+
+@torch.no_grad()
+def unpacked(model: Any, folder: Path) -> Any:
+    """The original of a packed model, from its folder, with what the codes stand for as its tables."""
+    original = type(model).from_pretrained(folder, dtype=model.dtype).train(model.training)
+    for name, module in owners(model).items():
+        rows = module.packed(torch.arange(module.packed.shape.rows))
+        original.get_submodule(name).weight.copy_(rows.view(module.size))
+    return original
 
 
 def some_ids(rows: int = 2, length: int = 9) -> torch.Tensor:

@@ -1,14 +1,15 @@
 """Expected use: counts of texts, what a tokenizer says of its own tokens, word lists."""
 
-import importlib.util
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from ade.compression.frequencies import best_known, own_frequencies, row_frequencies, word_lists
+from ade.compression import frequencies
+from ade.compression.frequencies import generated_texts, own_frequencies, row_frequencies, word_lists
 from ade.errors import InputError
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat and the dog"] * 20
@@ -66,59 +67,61 @@ def test_use_follows_the_texts_and_leaves_no_row_out() -> None:
     assert bool((use > 0).all())
 
 
-needs_lists = pytest.mark.skipif(importlib.util.find_spec("wordfreq") is None, reason="wordfreq is not installed")
+LISTS = {
+    "de": {"und": 0.5, "katze": 0.3, "hund": 0.2},
+    "en": {"the": 0.6, "cat": 0.3, "dog": 0.1},
+    "zh": {"\u732b": 0.7, "\u72d7": 0.3},
+}
 
 
-@needs_lists
-def test_without_text_words_say_what_is_used() -> None:
-    lists = word_lists(["en", "fi"])
-    assert set(lists) == {"en", "fi"}
-    assert lists["en"]["the"] > lists["en"]["house"] > 0
-    with pytest.raises(InputError, match="no word list for xx"):
-        word_lists(["xx"])
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short lists of words in place of those of wordfreq."""
+    monkeypatch.setattr(frequencies, "word_lists", lambda: LISTS)
 
+
+def test_without_text_words_say_what_is_used(lists: None) -> None:
     tokenizer = trained("WordPiece")
-    use = row_frequencies(tokenizer, tokenizer.get_vocab_size(), languages=["en"])
+    use = row_frequencies(tokenizer, tokenizer.get_vocab_size())
     assert float(use.sum()) == pytest.approx(1, rel=1e-6)
     assert use[tokenizer.token_to_id("the")] > use[tokenizer.token_to_id("dog")]
 
 
-@needs_lists
-def test_the_languages_a_tokenizer_knows_best_are_chosen() -> None:
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=3000, special_tokens=["<unk>"])
-    tokenizer.train_from_iterator(list(word_lists(["de"])["de"])[:2000], trainer)
-    assert list(best_known(tokenizer, ["fi", "ru", "de"], 1)) == ["de"]
+def test_texts_are_generated_in_languages_that_the_tokenizer_knows(
+    lists: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frequencies, "LANGUAGES", 1)
+    words = {"[UNK]": 0, "und": 1, "katze": 2, "hund": 3}  # in Chinese every word is one unknown token
+    texts = generated_texts(Tokenizer(models.WordPiece(words, unk_token="[UNK]")), 20)
+    assert len(texts) == 20
+    assert {word for text in texts for word in text.split()} == {*LISTS["de"]}
 
-    words = list(word_lists(["en"])["en"])[:500]
-    english = Tokenizer(
-        models.WordPiece({"[UNK]": 0, **{word: n for n, word in enumerate(words, 1)}}, unk_token="[UNK]")
-    )
-    english.pre_tokenizer = pre_tokenizers.Whitespace()
-    assert list(best_known(english, (), 1)) == ["en"]  # in Chinese every word is one unknown token
+    monkeypatch.setattr(frequencies, "LANGUAGES", 3)
+    texts = generated_texts(trained("WordPiece"), 6)  # two of each language
+    assert ["\u732b" in text for text in texts] == [False] * 4 + [True] * 2
+    assert not any(" " in text for text in texts[4:])
+
+
+def test_word_lists_are_those_of_wordfreq() -> None:
+    pytest.importorskip("wordfreq")
+    lists = word_lists()
+    assert {"en", "fi", "zh"} <= {*lists}
+    assert lists["en"]["the"] > lists["en"]["house"] > 0
 
 
 def test_missing_word_lists_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "wordfreq" else found(name, *rest)
-    )
+    monkeypatch.setitem(sys.modules, "wordfreq", None)
     with pytest.raises(InputError, match="give --corpus FILE"):
         word_lists()
 
 
-@needs_lists
-def test_padding_and_truncation_of_a_tokenizer_are_no_use_of_its_tokens() -> None:
+def test_padding_and_truncation_of_a_tokenizer_are_no_use_of_its_tokens(lists: None) -> None:
     tokenizer = trained("WordPiece")
     padded = Tokenizer.from_str(tokenizer.to_str())
     padded.enable_padding(length=16, pad_id=0, pad_token="<unk>")
     padded.enable_truncation(2)
     rows = tokenizer.get_vocab_size()
     for texts in ((), TEXTS):
-        assert (
-            row_frequencies(padded, rows, texts, ["en"]).tolist()
-            == row_frequencies(tokenizer, rows, texts, ["en"]).tolist()
-        )
+        assert row_frequencies(padded, rows, texts).tolist() == row_frequencies(tokenizer, rows, texts).tolist()
     assert padded.padding is not None  # the model's own is left as it is
-    assert list(best_known(padded, (), 3)) == list(best_known(tokenizer, (), 3))
+    assert generated_texts(padded, 3) == generated_texts(tokenizer, 3)

@@ -1,4 +1,4 @@
-"""Tuning: outputs come closer to the original's, codes and exact rows stay, and it continues where it was stopped."""
+"""Tuning: outputs come closer to the original's, codes and exact rows stay."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import transformers
 
 from ade.compression.coder import CoderSettings, encode_table
 from ade.compression.outputs import body_of, distance, padded
-from ade.compression.tuning import Candidates, checkpoint_of, rows_from, tune
+from ade.compression.tuning import Candidates, rows_from, tune
 from ade.errors import InputError
 from tests.compression.conftest import SHAPE as SMALL
 
@@ -89,55 +89,6 @@ def test_without_text_there_is_nothing_to_tune_with():
         tune(body_of(model), layers_of(model), packed_table(model), [], None, 10)
 
 
-class Stopped(Exception):
-    """What stops tuning in a test."""
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_tuning_that_was_stopped_continues_where_it_was(texts, monkeypatch, tmp_path, damaged):
-    monkeypatch.setenv("ADE_CACHE", str(tmp_path))
-    monkeypatch.setattr("ade.compression.tuning.SAVED_EVERY", 0.0)
-    model = llama()
-    packed, weight = packed_table(model), model.lm_head.weight.detach()
-    seen: list[int] = []
-
-    def run(stop_at=None):
-        def report(what, done, total, metrics):
-            seen.append(done)
-            if done == stop_at:
-                raise Stopped
-
-        return tune(body_of(model), layers_of(model), packed, texts, weight, 30, 0, report)
-
-    whole = run()
-    assert list(tmp_path.rglob("*.pt")) == []
-    with pytest.raises(Stopped):
-        run(stop_at=12)
-    (kept,) = tmp_path.rglob("*.pt")
-    if damaged:
-        kept.write_bytes(kept.read_bytes()[:100])
-    seen.clear()
-    again = run()
-    assert seen[0] == (1 if damaged else 13)
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in whole.state_dict().items())
-    assert list(tmp_path.rglob("*.pt")) == []
-
-
-def test_another_model_text_or_setting_has_another_checkpoint(texts):
-    model = llama()
-    body, packed = body_of(model), packed_table(model)
-    paths = [
-        checkpoint_of(body, packed, texts, False, 1, 0),
-        checkpoint_of(body, packed, texts[1:], False, 1, 0),
-        checkpoint_of(body, packed, texts, True, 1, 0),
-        checkpoint_of(body, packed, texts, False, 2, 0),
-    ]
-    with torch.no_grad():
-        body.norm.weight[0] += 1
-    paths.append(checkpoint_of(body, packed, texts, False, 1, 0))
-    assert len(set(paths)) == 5
-
-
 def test_a_sample_stands_for_all_rows(texts, monkeypatch):
     """The logarithm of the sum over all tokens is that over the sample, on average."""
     every, added = Candidates(texts, 400, 0, CPU).draw(3)  # a small vocabulary is compared as a whole
@@ -154,5 +105,5 @@ def test_a_sample_stands_for_all_rows(texts, monkeypatch):
         assert len(tokens) == len(set(tokens.tolist())) == 64
         sums.append((scores[tokens] + added).exp().sum())
     assert torch.isclose(torch.stack(sums).mean(), scores.exp().sum(), rtol=0.03)
-    assert torch.equal(candidates.draw(7)[0], candidates.draw(7)[0])  # the same after a stop
+    assert torch.equal(candidates.draw(7)[0], candidates.draw(7)[0])
     assert not torch.equal(candidates.draw(7)[0], candidates.draw(8)[0])

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import ade
-from ade.compression.distill_codes import distill_codes
+from ade.codebook import CodedTable
+from ade.compression.coder import CoderSettings, encode_table
 from ade.configuration import ENCODER
 from ade.distillation import distill
 from ade.errors import InputError
@@ -28,6 +29,12 @@ def cache(tmp_path, monkeypatch):
 
 def arrays(saved: Saved) -> list[list]:
     return [getattr(saved.table, name).tolist() for name in ("anchors", "indices", "weights", "counts")]
+
+
+def coded(teacher) -> Saved:
+    """The teacher's table in codes, as encoders of many tokens have it."""
+    rows = encode_table(teacher.table, torch.ones(len(teacher.table)), [], CoderSettings(100_000))
+    return teacher.as_saved(rows.to_table())
 
 
 def encoder_on(codebook: Saved, layers: int = 1) -> Saved:
@@ -88,7 +95,7 @@ def test_for_a_size_the_texts_matter_too_and_first_and_later_runs_are_the_same(t
 @pytest.mark.parametrize("kind", ["", "30kB", "codes"])
 def test_a_classifier_begins_with_the_vectors_of_the_encoder(layers, kind, teacher, topics, tmp_path):
     if kind == "codes":
-        codebook = distill_codes(teacher, 100_000)
+        codebook = coded(teacher)
     else:
         codebook = distill(teacher, DistillationSettings(anchors=10, pairs=3, size=kind))
     encoder = encoder_on(codebook, layers)
@@ -103,6 +110,18 @@ def test_a_classifier_begins_with_the_vectors_of_the_encoder(layers, kind, teach
         states, expected = (model_of(saved).eval().ade.states(ids, mask)[0] for saved in (classifier, encoder))
     torch.testing.assert_close(states[mask], expected[mask], atol=1e-4, rtol=0)
     np.testing.assert_array_equal(classifier.layers["pooler.weight"], encoder.layers["pooler.weight"])
+
+
+def test_a_table_in_codes_is_trained_too(teacher, topics, tmp_path):
+    model = ade.train(
+        topics, start=coded(teacher), out=tmp_path / "model", steps=150, batch_size=16, learning_rate=0.01,
+        lexicon=False, device="cpu", progress=False,
+    )  # fmt: skip
+    assert isinstance(model.saved.table, CodedTable)
+    assert model.metadata["dev"]["accuracy"] > 0.6
+    assert ade.load(tmp_path / "model").predict(topics.texts[:9]) == model.predict(topics.texts[:9])
+    with pytest.raises(InputError, match="attention over anchors needs anchors"):
+        ade.train(topics, start=coded(teacher), attend="anchors", steps=1, progress=False)
 
 
 def test_training_goes_on_from_there(codebook, topics, tmp_path):
