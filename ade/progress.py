@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 SECONDS = 5.0  # between two lines of progress, where there is no terminal
 FORMATS = {  # of the metrics that are shown
     "loss": "loss {:.3f}",
-    "accuracy": "acc {:.3f}",
     "best": "dev {:.3f}",
     "cosine": "cos {:.3f}",
     "rate": "{:,.0f}/s",

@@ -106,11 +106,11 @@ def train(
         distill_from=distill_from,
         unlabelled=[] if unlabelled is None else [text for text in texts_of(unlabelled) if text.strip()],
         existing=existing,
-        before_training=lambda begin: say_unknown_tokens(begin.tokenizer, splits["train"]),
         epochs=epochs,
         device=device,
         **settings,
     )
+    say_unknown_tokens(predictor.saved.tokenizer, splits["train"])
     _show_training(out, predictor, splits.get("test"), as_json)
 
 

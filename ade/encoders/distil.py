@@ -4,7 +4,7 @@ A codebook of the teacher's embedding table, one attention layer and a linear ma
 is where the teacher's is. The function behind the command `ade distill-encoder`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
@@ -33,7 +33,7 @@ from ade.teachers import Teacher, load_teacher
 from ade.torch_backends import TorchBackend
 from ade.trained_model import Encoder, unit
 from ade.training.checkpoints import Existing, claimed
-from ade.training.loop import check_one_process, fit_task
+from ade.training.loop import fit_task
 from ade.training.start import shape_of, start_for_encoder, untrained
 
 MIN_TEXTS = 20
@@ -75,7 +75,6 @@ def distill_encoder(
         progress: as for `train`.
         more: fields of `EncoderSettings`.
     """
-    check_one_process()
     known = {entry.name for entry in fields(EncoderSettings)}
     if unknown := sorted(more.keys() - known):
         raise InputError(f"no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
@@ -84,26 +83,27 @@ def distill_encoder(
         if isinstance(teacher, SentenceTeacher):
             raise InputError("a teacher that is loaded has no embedding table to read: give table")
         table = teacher
-    if out is not None:
-        with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
-            pass
     files, parallel = ([f] if isinstance(f, str | Path) else list(f) for f in (corpus, translations))
-    data, lines = gather_texts(files, texts, parallel, text_column)
-    if not isinstance(teacher, SentenceTeacher):
-        teacher = SentenceTeacher.load(teacher, settings.device, prefix)
-    if settings.dim > teacher.dim:
-        raise InputError(f"vectors of the teacher have {teacher.dim} dimensions; {settings.dim} cannot be learned")
-    with shown(progress) as report:
-        source, training = load_teacher(table), training_of(settings)
-        dim = settings.dim or teacher.dim
-        start, tokens, bits, second = _start(source, data, settings, training, dim, report)
-        vectors = target_vectors(teacher.vectors(data, report), lines, dim)
-        names = ", ".join(Path(file).name for file in (*files, *parallel))
-        metadata = {"teacher": teacher.name, "license": source.license, "data": names, "rows": len(data)}
-        shape = Architecture(layers=settings.layers, max_tokens=settings.max_tokens, layer_bits=bits)
-        task = EncoderTask(start, tokens, vectors, shape, metadata, settings.seed)
-        saved = fit_task(lambda: task, start, training, shape, out, existing, report, second)
-        return Encoder(saved, backend_for(saved, settings.device))
+    with claimed(out, existing):
+        data, lines = gather_texts(files, texts, parallel, text_column)
+        if not isinstance(teacher, SentenceTeacher):
+            teacher = SentenceTeacher.load(teacher, settings.device, prefix)
+        if settings.dim > teacher.dim:
+            raise InputError(f"vectors of the teacher have {teacher.dim} dimensions; {settings.dim} cannot be learned")
+        with shown(progress) as report:
+            source, training = load_teacher(table), training_of(settings)
+            dim = settings.dim or teacher.dim
+            start, tokens, bits, second = _start(source, data, settings, training, dim, report)
+            vectors = target_vectors(teacher.vectors(data, report), lines, dim)
+            names = ", ".join(Path(file).name for file in (*files, *parallel))
+            metadata = {"teacher": teacher.name, "license": source.license, "data": names, "rows": len(data)}
+            architecture = Architecture(layers=settings.layers, max_tokens=settings.max_tokens, layer_bits=bits)
+            shape = shape_of(start, architecture, training.position_scale)
+            config = Config(kind=ENCODER, output_size=dim, metadata=metadata, **shape)
+            model = untrained(start, config, settings.seed)
+            task = EncoderTask(tokens, vectors, settings.seed)
+            saved = fit_task(task, model, training, out, existing, report, second)
+            return Encoder(saved, backend_for(saved, settings.device))
 
 
 def _start(
@@ -128,35 +128,14 @@ class EncoderTask:
 
     metric = "cosine"
 
-    def __init__(
-        self,
-        start: Saved,
-        tokens: Ragged,
-        vectors: np.ndarray,
-        architecture: Architecture,
-        metadata: Mapping[str, Any],
-        seed: int,
-    ) -> None:
+    def __init__(self, tokens: Ragged, vectors: np.ndarray, seed: int) -> None:
         """`vectors` (n, D) float16, which may be memory-mapped, are those of the texts whose tokens are given."""
-        self.start, self.architecture, self.metadata = start, architecture, metadata
-        self.max_tokens, self.width = architecture.max_tokens, vectors.shape[1]
         order = np.random.default_rng(seed).permutation(len(tokens))
         count = min(max(1, int(VALIDATION * len(order))), MAX_VALIDATION)
         dev, training = np.sort(order[:count]), np.sort(order[count:])
         self.texts, self.dev_texts = tokens.take(training), tokens.take(dev)
         self.labels: Tensor | Ragged = torch.from_numpy(vectors)[torch.from_numpy(training)]
-        self.dev_vectors, self.dev_rows = unit(vectors[dev].astype(np.float32)), count
-
-    def fitted(self, settings: TrainingSettings) -> TrainingSettings:
-        """Return the settings as they are."""
-        return settings
-
-    def untrained(self, settings: TrainingSettings) -> Saved:
-        """Return the model that training starts with."""
-        shape = shape_of(self.start, self.architecture, settings.position_scale)
-        return untrained(
-            self.start, Config(kind=ENCODER, output_size=self.width, metadata=self.metadata, **shape), settings.seed
-        )
+        self.dev_vectors = unit(vectors[dev].astype(np.float32))
 
     def validate(self, model: TorchModel) -> dict[str, Any]:
         """Return the mean cosine of the validation texts' vectors with those of the teacher."""

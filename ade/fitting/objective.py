@@ -57,13 +57,6 @@ class Objective:
         """Return the objective of some rows."""
         return Objective(self.targets[rows], self.problem, self.weights[rows])
 
-    def __add__(self, other: "Objective") -> "Objective":
-        """Return the objective of the rows of both."""
-        weights = np.concatenate(
-            [np.broadcast_to(each.weights, (len(each), self.weights.shape[1])) for each in (self, other)]
-        )
-        return Objective(np.concatenate([self.targets, other.targets]), self.problem, weights)
-
     def losses(self, scores: np.ndarray) -> np.ndarray:
         """Return the loss of each row, without weights: (n,)."""
         return self._with_gradient(scores)[0].sum(1)

@@ -33,7 +33,7 @@ from ade.folder import Saved
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 from ade.trained_model import Classifier, Encoder, load
-from ade.training.start import start_from
+from ade.training.start import codebook_of
 from ade.training.train import train
 
 TRAINED_WITH = ("epochs", "steps", "batch_size", "learning_rate", "dropout", "attend", "max_tokens", "device")
@@ -108,7 +108,9 @@ class _TrainedEstimator(BaseEstimator):
         given |= {"seed": int(seed), "class_weights": self.class_weight, "lexicon": None if self.lexicon else False}
         start, teacher = self.start, self.teacher
         if self.distillation is not None:
-            start, teacher = start_from(start, teacher, self.distillation), None
+            if start is not None:
+                raise InputError("distillation is for a teacher, and start is distilled already: leave one out")
+            start, teacher = codebook_of(teacher, self.distillation), None
         given |= {"start": start, "teacher": teacher, "preset": self.preset, "progress": False}
         self.classifier_ = train(Dataset(texts, labels, tuple(names)), **given)
 

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from ade.errors import InputError
 from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 from ade.folder import Saved
+from ade.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,10 +32,12 @@ PHASE, FINISHED = "phase", "finished"  # folders: what the second phase starts f
 PROGRESS = "progress.json"  # of the first phase, in the folder of the second
 # Temporary files of a process that was killed, those of safetensors among them.
 LEFTOVER = re.compile(r"\.(run|checkpoint)\.\w+\.\d+|finished|\.(finished|phase)[-.].*|\.tmp\w{6}")
+SHAPE = ("attend", "sat", "layers", "positions", "pooling", "heads", "max_tokens", "layer_bits")
+RESULTS = ("dev", "estimate", "lexicon", "kept")  # of a model's metadata, in `training.json`, too
 Existing = Literal["refuse", "resume", "overwrite"]
 
 
-def identity_of(chosen: Mapping[str, Any], data: Iterable[np.ndarray], start: Saved) -> dict[str, Any]:
+def identity_of(settings: TrainingSettings, start: Saved, data: Iterable[np.ndarray]) -> dict[str, Any]:
     """Return what tells runs apart: their settings, and hashes of the data and of what they start from."""
     begins = [array for _, array in sorted({**start.table.stored()[1], **start.layers}.items())]
     hashes = {}
@@ -42,22 +46,17 @@ def identity_of(chosen: Mapping[str, Any], data: Iterable[np.ndarray], start: Sa
         for array in arrays:
             digest.update(np.ascontiguousarray(array).data)
         hashes[name] = digest.hexdigest()[:16]
-    return {**{name: value for name, value in chosen.items() if name != "device"}, **hashes}
-
-
-def result_of(saved: Saved, steps: int = 0, validations: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
-    """Return what `training.json` says of a finished run."""
-    known = {
-        name: saved.config.metadata[name]
-        for name in ("dev", "estimate", "lexicon", "kept")
-        if name in saved.config.metadata
-    }
-    return {**known, "steps": steps, "validations": list(validations)}
+    shape = {name: getattr(start.config, name) for name in SHAPE}
+    return {**{name: value for name, value in asdict(settings).items() if name != "device"}, **shape, **hashes}
 
 
 @contextmanager
-def claimed(folder: Path, existing: Existing) -> Iterator[None]:
-    """Context manager: create and lock the folder of a run; refuse content that may not be resumed or overwritten."""
+def claimed(out: str | Path | None, existing: Existing) -> Iterator[None]:
+    """Create and lock the folder of a run, if it has one; refuse content that may not be resumed or overwritten."""
+    if out is None:
+        yield
+        return
+    folder = Path(out)
     if not (folder / LOCK).exists():  # else ask first whether a run is going on
         _check(folder, existing)
     with created(folder), locked(folder / LOCK, folder):
@@ -76,23 +75,19 @@ def _check(folder: Path, existing: Existing) -> None:
 
 
 class RunFolder:
-    """The folder of one run; `identity` (settings, hashes of data and start) tells it from other runs."""
+    """The folder of one run, which the caller has claimed; `identity` tells the run from others."""
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, identity: Mapping[str, Any], existing: Existing) -> None:
+        """Remove an earlier run if overwriting, remove leftovers, and write or check `run.json`."""
         self.folder = folder
         self.identity = json.loads(json.dumps(identity))
-
-    def begin(self, existing: Existing) -> None:
-        """Prepare the folder: remove an earlier run if overwriting, remove leftovers, write or check `run.json`."""
         for path in self.folder.iterdir():
             if path.name != LOCK and (existing == "overwrite" or LEFTOVER.fullmatch(path.name)):
                 _remove(path)
         if self.finished:
             self._tidy()
-        elif (self.folder / RUN).exists():
+        elif (self.folder / RUN).exists() or (self.folder / CHECKPOINT).exists():
             self._check_same(RUN)
-        elif (self.folder / CHECKPOINT).exists():
-            raise InputError(f"{self.folder}: a checkpoint without {RUN}, which identifies the run; pass --overwrite")
         else:
             _write_json(self.folder / RUN, {"identity": self.identity})
 
@@ -139,11 +134,13 @@ class RunFolder:
         path = self.folder / PHASE
         return (Saved.read(path), json.loads((path / PROGRESS).read_text("utf8"))) if path.exists() else None
 
-    def finish(self, saved: Saved, result: Mapping[str, Any]) -> None:
+    def finish(self, saved: Saved, steps: int = 0, validations: Sequence[Mapping[str, float]] = ()) -> None:
         """Replace the checkpoints by the finished model; `training.json`, with the result, is written last."""
+        known = {name: value for name, value in saved.config.metadata.items() if name in RESULTS}
+        result = {**known, "steps": steps, "validations": list(validations), "identity": self.identity}
         with new_folder(self.folder / FINISHED, {DONE}, overwrite=True) as draft:
             saved.write(draft)
-            _write_json(draft / DONE, {**result, "identity": self.identity})
+            _write_json(draft / DONE, result)
         for path in sorted((self.folder / FINISHED).iterdir(), key=lambda path: path.name == DONE):
             os.replace(path, self.folder / path.name)
         self._tidy()
@@ -158,7 +155,7 @@ class RunFolder:
         path = self.folder / name
         try:
             other = dict(json.loads(path.read_text("utf8"))["identity"])
-        except (ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError):
             raise InputError(f"{path}: does not identify its run; start over with --overwrite") from None
         for key, value in self.identity.items():
             if other.get(key) != value:

@@ -5,10 +5,8 @@ as one that was never interrupted.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +17,6 @@ from torch import Tensor
 
 from ade.data.batches import DeviceTokens, shuffled_batches
 from ade.data.dataset import Dataset
-from ade.data.problems import REGRESSION
 from ade.data.tags import TaggedDataset
 from ade.data.tokens import Ragged
 from ade.devices import resolve_device
@@ -28,8 +25,9 @@ from ade.folder import Saved
 from ade.model import model_of
 from ade.progress import Report, silent
 from ade.settings import STRONG, Architecture, TrainingSettings
-from ade.training.checkpoints import Existing, RunFolder, claimed, identity_of, result_of
-from ade.training.schedule import check_labels, learning_rate, steps_of, validation_split
+from ade.training.checkpoints import Existing, RunFolder, claimed, identity_of
+from ade.training.schedule import check_labels, fit_to_data, learning_rate, steps_of, validation_split
+from ade.training.start import config_for, untrained
 from ade.training.step import TrainStep
 from ade.training.tasks import TagTask, Task, TextTask
 
@@ -74,61 +72,47 @@ def fit_model(
         check_labels(data)  # the rows that are left may have one class
     if data.problem != dev.problem or type(data) is not type(dev):
         raise InputError(f"the training rows are for {data.problem}, the dev rows for {dev.problem}")
-    shape, validation = architecture or Architecture(), dev.relabelled(data.names)
+    shape, dev = architecture or Architecture(), dev.relabelled(data.names)
 
-    def task() -> Task:
+    with claimed(out, existing):
+        task: TagTask | TextTask
         if isinstance(data, TaggedDataset):
-            assert isinstance(validation, TaggedDataset)
-            return TagTask(start, data, validation, shape, report)
-        assert isinstance(validation, Dataset)
-        return TextTask(start, data, validation, shape, report, dev_from_training, instead)
-
-    return fit_task(task, start, settings, shape, out, existing, report)
+            assert isinstance(dev, TaggedDataset)
+            task = TagTask(start, data, dev, shape.max_tokens, report)
+        else:
+            assert isinstance(dev, Dataset)
+            task = TextTask(start, data, dev, shape.max_tokens, report, dev_from_training, instead)
+        mean_length = float(np.minimum(task.texts.lengths, shape.max_tokens).mean())
+        settings = fit_to_data(settings, data, mean_length)
+        model = untrained(start, config_for(start, data, shape, settings), settings.seed)
+        return fit_task(task, model, settings, out, existing, report)
 
 
 def fit_task(
-    make_task: Callable[[], Task],
+    task: Task,
     start: Saved,
     settings: TrainingSettings,
-    architecture: Architecture,
     out: str | Path | None = None,
     existing: Existing = "refuse",
     report: Report = silent,
     second: SecondPhase | None = None,
 ) -> Saved:
-    """Train a model of any kind, in two phases where there is a second one; arguments as of `fit_model`.
+    """Train a model of any kind, in two phases where there is a second one.
 
-    The folder is claimed before the task is made, which takes time. Checkpoints are written there; a run continues from
-    the last one.
+    Checkpoints are written to the folder `out`, which the caller has claimed; a run continues from the last one.
     """
-    check_one_process()
-    with nullcontext() if out is None else claimed(Path(out), existing):
-        task = make_task()
-        settings = task.fitted(settings)
-        run, folder = _Run(task, settings, task.untrained(settings)), None
-        if out is not None:
-            folder = RunFolder(
-                Path(out), identity_of({**asdict(settings), **asdict(architecture)}, task.fingerprint(), start)
-            )
-            folder.begin(existing)
-            if folder.finished:
-                return Saved.read(folder.folder)
-        if second is not None:
-            run = _second_phase(run, second, folder, report)
-        run.train(folder, report)
-        saved = task.finish(run.best_model(), run.settings, report)
-        if folder is not None:
-            folder.finish(saved, result_of(saved, run.progress.before + run.progress.step, run.progress.validations))
-        return saved
-
-
-def check_one_process() -> None:
-    """Raise an error under a launcher of several processes, which would all write to one folder."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1:
-        raise InputError(
-            f"training is one process, not {processes}: run it without a launcher, or use transformers' Trainer"
-        )
+    run, folder = _Run(task, settings, start), None
+    if out is not None:
+        folder = RunFolder(Path(out), identity_of(settings, start, task.fingerprint()), existing)
+        if folder.finished:
+            return Saved.read(out)
+    if second is not None:
+        run = _second_phase(run, second, folder, report)
+    run.train(folder, report)
+    saved = task.finish(run.best_model(), run.settings, report)
+    if folder is not None:
+        folder.finish(saved, run.progress.before + run.progress.step, run.progress.validations)
+    return saved
 
 
 def _second_phase(first: "_Run", second: SecondPhase, folder: RunFolder | None, report: Report) -> "_Run":
@@ -170,7 +154,7 @@ class _Run:
         self.trained = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.kept_weights: dict[str, Tensor] = {}
 
-        texts, labels = DeviceTokens(task.texts, device, task.max_tokens), task.labels
+        texts, labels = DeviceTokens(task.texts, device, start.config.max_tokens), task.labels
         on_device = DeviceTokens(labels, device) if isinstance(labels, Ragged) else labels.to(device)
         self.train_step = TrainStep(self.model, settings.learning_rate, settings.weight_decay, texts, on_device)
         self.total = settings.steps or steps_of(settings, len(task.texts))  # number of steps
@@ -180,28 +164,27 @@ class _Run:
         if folder is not None:
             self._restore(folder)
         progress, every = self.progress, max(1, self.total // EVALUATIONS)
-        seen, began, sums = 0, time.perf_counter(), torch.zeros(2, device=self.model.device)  # loss, correct
+        seen, began, losses = 0, time.perf_counter(), torch.zeros((), device=self.model.device)
         metrics: dict[str, float] = {}
         for rows in self._batches():
             if progress.step >= self.total or progress.stale >= PATIENCE:
                 break
             seed = self.settings.seed * 1_000_003 + progress.step
-            sums += self.train_step.step(rows, seed, learning_rate(progress.step, self.total, self.settings))
+            losses += self.train_step.step(rows, seed, learning_rate(progress.step, self.total, self.settings))
             seen += len(rows)
             progress.step += 1
 
             validates = progress.step % every == 0 or progress.step == self.total
             if progress.step % REPORTED == 0 or validates:
-                loss, accuracy = (sums / seen).tolist()
-                self._check_finite(loss)
-                metrics |= {"loss": loss} | ({} if self.train_step.problem == REGRESSION else {"accuracy": accuracy})
+                metrics["loss"] = losses.item() / seen
+                self._check_finite(metrics["loss"])
                 report(stage, progress.step, self.total, {**metrics, "rate": seen / (time.perf_counter() - began)})
             if validates:
                 metrics |= {f"dev_{self.task.metric}": self._validate(), "best": progress.best}
                 progress.validations.append({"step": progress.before + progress.step, **metrics})
                 if folder is not None:
                     folder.save(asdict(progress), self._state())
-                seen, began, sums = 0, time.perf_counter(), torch.zeros_like(sums)
+                seen, began, losses = 0, time.perf_counter(), torch.zeros_like(losses)
 
     def best_model(self) -> Saved:
         """Return the model with the kept weights."""
@@ -235,7 +218,7 @@ class _Run:
         self._check_finite(metric)
         progress.best = max(progress.best, metric)
         progress.stale += 1
-        standard_error = (max(0.0, progress.best * (1 - progress.best)) / self.task.dev_rows) ** 0.5
+        standard_error = (max(0.0, progress.best * (1 - progress.best)) / len(self.task.dev_texts)) ** 0.5
         if metric >= progress.best - standard_error:
             progress.stale = 0
             self.kept_weights = {name: each.detach().clone() for name, each in self.trained.items()}

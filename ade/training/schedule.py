@@ -9,7 +9,8 @@ from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tags import TaggedDataset
 from ade.errors import InputError
-from ade.settings import EPOCHS, TrainingSettings
+from ade.fitting.lexicon_fit import LEXICON_BYTES
+from ade.settings import EPOCHS, TrainingSettings, parse_size
 
 SOFT_TARGET_EPOCHS = EPOCHS / 4  # epochs over rows with soft targets: there are many, and they overfit less
 MAX_RATE_FACTOR = 5.0  # of the learning rate, for many classes
@@ -92,6 +93,13 @@ def learning_rate(step: int, total: int, settings: TrainingSettings) -> float:
     """Linear warm-up (never more than a tenth of the run), then linear decay to 0."""
     warmup = max(1, min(settings.warmup_steps, total // 10))
     return settings.learning_rate * min((step + 1) / warmup, (total - step) / max(1, total - warmup))
+
+
+def lexicon_bytes(settings: TrainingSettings) -> int:
+    """Return the maximum bytes of the lexicon; 0 for none."""
+    if not settings.lexicon:
+        return 0
+    return parse_size(settings.lexicon_size) if settings.lexicon_size else LEXICON_BYTES
 
 
 def class_weights(data: Dataset | TaggedDataset, settings: TrainingSettings) -> tuple[float, ...] | None:

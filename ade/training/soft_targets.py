@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -28,20 +26,18 @@ from ade.errors import InputError, first_line
 from ade.files import cache_folder, kind_of, new_file
 from ade.progress import Report, quiet, silent
 
-TEXTS = 320_000  # number of texts to label if `variants` is -1
-MAX_VARIANTS = 20  # per text, if `variants` is -1
+TEXTS = 320_000  # to label: so many variants are made of each text
+MAX_VARIANTS = 20  # of a text
 MAX_TOKENS = 256  # per text
 
 
 class LabelTeacher:
     """A sequence classifier that gives class probabilities of texts, its classes reordered to those of a dataset."""
 
-    def __init__(
-        self, model: nn.Module, tokenizer: Tokenizer, order: np.ndarray, named: bool = True, cache: Path | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, order: np.ndarray, named: bool = True) -> None:
         """Class i of the dataset is class order[i] of the model; `named` says that they were matched by name."""
-        self.model, self.tokenizer, self.order = model.eval(), tokenizer, order
-        self.named, self.cache = named, cache
+        self.model, self.tokenizer, self.order, self.named = model.eval(), tokenizer, order, named
+        self.cache: Path | None = cache_folder()
 
     @classmethod
     def load(cls, source: str | Path, names: Sequence[str], device: str = "auto") -> "LabelTeacher":
@@ -66,23 +62,23 @@ class LabelTeacher:
         plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         plain.no_padding()
         order, named = _matched(model.config.id2label, names, source)
-        return cls(model.to(resolve_device(device)), plain, order, named, cache_folder())
+        return cls(model.to(resolve_device(device)), plain, order, named)
 
     def probabilities(self, texts: Sequence[str], report: Report = silent) -> np.ndarray:
         """Return class probabilities of the texts, (n, C), from the cache if they were computed before."""
         if self.cache is None:
             return self._predict(texts, report)
-        path = self.cache / f"{self._digest(texts)}.safetensors"
-        with contextlib.suppress(OSError, SafetensorError, LookupError, TypeError, ValueError):  # none, or damaged
-            cached = load_file(path)["probabilities"].astype(np.float32)
-            if cached.shape == (len(texts), len(self.order)) and np.isfinite(cached).all():
-                return cached
+        path = self.cache / f"{self._digest(texts)}.npy"
+        with contextlib.suppress(OSError, ValueError, EOFError):  # none, or damaged
+            cached = np.load(path)
+            if cached.shape == (len(texts), len(self.order)):
+                return cached.astype(np.float32)
 
         predicted = self._predict(texts, report).astype(np.float16)
-        with contextlib.suppress(OSError, InputError):  # a run does not fail because the cache cannot be written
+        with contextlib.suppress(OSError):  # a run does not fail because the cache cannot be written
             self.cache.mkdir(parents=True, exist_ok=True)
-            with new_file(path) as draft:
-                save_file({"probabilities": predicted}, draft)
+            with new_file(path) as draft, draft.open("wb") as file:
+                np.save(file, predicted)
         return predicted.astype(np.float32)  # rounded to float16 as the cached ones, so that runs are the same
 
     @torch.inference_mode()
@@ -138,19 +134,15 @@ def with_soft_targets(
     data: Dataset,
     teacher: LabelTeacher,
     unlabelled: Sequence[str] = (),
-    variants: int = -1,
-    trust: float = 0.5,
     report: Report = silent,
 ) -> Dataset:
     """Return a dataset with soft targets from a teacher, augmented by unlabelled texts and by variants of all texts.
 
-    The targets of labelled rows are a weighted average of the label and the teacher's probabilities, which have the
-    weight `trust`. Of each text there are `variants` variants; -1 chooses by the number of rows. Split validation rows
-    off before calling this.
+    The targets of labelled rows are the mean of the label and the teacher's probabilities. Split validation rows off
+    before calling this.
     """
     texts, added = list(data.texts), list(unlabelled)
-    if variants < 0:
-        variants = min(MAX_VARIANTS, round(TEXTS / max(1, len(texts) + len(added))))
+    variants = min(MAX_VARIANTS, round(TEXTS / max(1, len(texts) + len(added))))
     known = set(texts + added)
     added += [text for text in dict.fromkeys(variants_of(texts + added, variants)) if text and text not in known]
 
@@ -165,17 +157,17 @@ def with_soft_targets(
         )
 
     one_hot = np.eye(len(data.names), dtype=np.float32)[data.labels]
-    targets[labelled] = (1 - trust) * one_hot + trust * targets[labelled]
+    targets[labelled] = 0.5 * one_hot + 0.5 * targets[labelled]
     labels = np.concatenate([data.labels, targets[len(texts) :].argmax(1)])
     return replace(data, texts=texts + added, labels=labels, targets=targets, labelled=len(texts))
 
 
-def variants_of(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
+def variants_of(texts: Sequence[str], count: int) -> list[str]:
     """Return `count` variants of each text: a random span of at least 60% of its words, with words dropped.
 
     A variant need not have the label of its text, so only a teacher can label it.
     """
-    generator = random.Random(seed)
+    generator = random.Random(0)
     words = [text.split() for text in texts]
     return [" ".join(_random_span(each, generator)) for _ in range(count) for each in words]
 

@@ -32,20 +32,12 @@ FORMAT = 3  # of kept codebooks; a higher number makes them again
 SHAPE = ("attend", "sat", "layers", "positions", "pooling")  # settings that an encoder has chosen already
 
 
-def start_from(
-    start: Saved | str | Path | None = None,
+def codebook_of(
     teacher: Teacher | str | Path | None = None,
     settings: DistillationSettings | None = None,
     report: Report = silent,
 ) -> Saved:
-    """Return the codebook or encoder that is given or in a folder; without one the codebook of a teacher."""
-    if start is not None:
-        if teacher is not None:
-            raise InputError("--from is used as it is, --teacher is distilled into a codebook: give one of them")
-        if settings is not None:
-            raise InputError("settings say how a teacher is distilled, and what --from names is distilled already")
-        return start if isinstance(start, Saved) else Saved.read(start)
-
+    """Return the codebook of a teacher, by default of the embedded table."""
     loaded = _loaded(teacher)
     if settings is None:
         usual = DistillationSettings()
@@ -58,25 +50,29 @@ def start_from(
 def start_for_size(
     rows: Dataset,
     size: int,
-    start: Saved | str | Path | None = None,
+    start: Saved | None = None,
     teacher: Teacher | str | Path | None = None,
     lexicon: bool = True,
     report: Report = silent,
 ) -> "tuple[Saved, ByteShares]":
-    """Return what a model on these rows starts from whose folder has at most `size` bytes, and how they are divided."""
+    """Return what a model on these rows starts from whose folder has at most `size` bytes, and how they are divided.
+
+    That is the table of `start`, or of a teacher, fitted to the size; an encoder keeps its layers.
+    """
     from ade.folder_budget import ModelParts, distill_for_model, shares_of  # tokenizers and budgets: only where needed
 
-    given = None if start is None else start_from(start, teacher)
-    source = _loaded(teacher) if given is None else Teacher.of(given)
+    source = _loaded(teacher) if start is None else Teacher.of(start)
     key = _key(source, {"size": size, "names": rows.names, "lexicon": lexicon}, rows.texts)
     parts = ModelParts(len(rows.names), names=rows.names, lexicon=lexicon)
     fitted = kept(key, lambda: distill_for_model(source, rows.texts, size, parts, report=report))
-    if given is None or given.config.kind == CODEBOOK:
-        return fitted, shares_of(fitted)
+    shares = shares_of(fitted)
+    if start is None or start.config.kind == CODEBOOK:
+        return fitted, shares
 
-    # The encoder's layers stay: their input is normalised, so that the length of a row does not matter.
+    # The layers' input is normalised, so that the length of a row does not matter.
     assert isinstance(fitted.table, Codebook)
-    return replace(given, tokenizer=fitted.tokenizer, table=fitted.table.normalised()), shares_of(fitted)
+    config = replace(start.config, layer_bits=shares.layer_bits)
+    return replace(start, config=config, tokenizer=fitted.tokenizer, table=fitted.table.normalised()), shares
 
 
 def start_for_encoder(

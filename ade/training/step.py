@@ -13,9 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ade.data.batches import DeviceTokens
-from ade.data.problems import MULTI, REGRESSION
 from ade.data.tags import UNLABELLED
-from ade.decision import MULTI_LABEL_LOGIT, MULTI_LABEL_THRESHOLD
 
 MAX_NORM = 1.0  # gradients are clipped to this norm
 BUCKET = 16  # with CUDA graphs, lengths are padded to a multiple of this
@@ -26,7 +24,7 @@ class _Captured(NamedTuple):
 
     graph: "torch.cuda.CUDAGraph"
     place: Tensor
-    sums: Tensor
+    loss: Tensor
 
 
 class TrainStep:
@@ -42,7 +40,6 @@ class TrainStep:
     ) -> None:
         """`labels` are (n,) or (n, C), one per text, or one per token; the model is on its device."""
         self.model, self.device, self.texts, self.labels = model, model.device, texts, labels
-        self.problem = model.settings.problem
         # The shapes of `attend="anchors"` depend on the tokens, so they are not known when a graph is captured.
         cuda = self.device.type == "cuda"
         self.record = cuda and model.settings.attend != "anchors"
@@ -55,7 +52,7 @@ class TrainStep:
         self._captured: dict[tuple[int, int], _Captured | None] = {}  # by batch shape; None after its first step
 
     def step(self, rows: np.ndarray, seed: int, rate: float) -> Tensor:
-        """One step on rows; returns summed loss and correct predictions (2,) on the device."""
+        """One step on rows; returns their summed loss, on the device."""
         torch.manual_seed(seed)
         for group in self.optimizer.param_groups:
             if self.record:
@@ -78,15 +75,15 @@ class TrainStep:
         captured = self._captured[shape] or self._capture(place, length)
         captured.place.copy_(place, non_blocking=True)
         captured.graph.replay()
-        return captured.sums
+        return captured.loss
 
     def _capture(self, place: Tensor, length: int) -> _Captured:
         """Capture the graph of a batch shape; all graphs share one memory pool."""
         graph, place = torch.cuda.CUDAGraph(), place.to(self.device)
         pools = [each.graph.pool() for each in self._captured.values() if each is not None]
         with torch.cuda.graph(graph, pool=pools[0] if pools else None):
-            sums = self._run(place, length)
-        captured = self._captured[place.shape[1], length] = _Captured(graph, place, sums)
+            loss = self._run(place, length)
+        captured = self._captured[place.shape[1], length] = _Captured(graph, place, loss)
         return captured
 
     def _run(self, place: Tensor, length: int) -> Tensor:
@@ -98,21 +95,8 @@ class TrainStep:
         else:
             labels = self.labels[place[2]]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            output = self.model(ids, mask, labels)
-        output.loss.backward()
+            loss = self.model(ids, mask, labels).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
         self.optimizer.step()
-        accuracy = _accuracy(output[1].detach(), labels, self.problem)  # of the scores, which come after the loss
-        return torch.stack([output.loss.detach(), accuracy]) * len(labels)  # (2,)
-
-
-def _accuracy(logits: Tensor, labels: Tensor, problem: str | None) -> Tensor:
-    """The fraction of correct predictions; 0 for regression."""
-    if problem == REGRESSION:
-        return logits.new_zeros(())
-    if problem == MULTI:
-        return ((logits >= MULTI_LABEL_LOGIT) == (labels >= MULTI_LABEL_THRESHOLD)).float().mean()
-    if labels.is_floating_point():
-        labels = labels.argmax(1)
-    labelled = labels != UNLABELLED
-    return ((logits.argmax(-1) == labels) & labelled).sum() / labelled.sum().clamp(min=1)
+        return loss.detach() * len(labels)

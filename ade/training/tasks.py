@@ -20,16 +20,15 @@ from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
 from ade.decision import tags_of_words
 from ade.evaluation import EVALUATIONS, TagEvaluation, compare_tags, evaluate_scores
 from ade.fitting.estimate import estimate
-from ade.fitting.lexicon_fit import LEXICON_BYTES, calibrated, lexicon_facts
+from ade.fitting.lexicon_fit import calibrated, lexicon_facts
 from ade.fitting.objective import Objective
 from ade.fitting.validation import Fold, Validation
 from ade.folder import Saved
 from ade.model import TorchModel
 from ade.progress import Report
-from ade.settings import Architecture, TrainingSettings, parse_size
+from ade.settings import TrainingSettings
 from ade.torch_backends import TorchBackend
-from ade.training.schedule import fit_to_data
-from ade.training.start import config_for, untrained
+from ade.training.schedule import lexicon_bytes
 
 
 class Task(Protocol):
@@ -38,14 +37,7 @@ class Task(Protocol):
     texts: Ragged  # tokens of the training rows
     labels: Tensor | Ragged  # one per row, or one per token
     metric: str  # that the best weights are chosen by
-    max_tokens: int  # of a text that the model reads
-    dev_rows: int  # number of validation rows
-
-    def fitted(self, settings: TrainingSettings) -> TrainingSettings:
-        """Return the settings, adapted to the rows if they say so."""
-
-    def untrained(self, settings: TrainingSettings) -> Saved:
-        """Return the model that training starts with."""
+    dev_texts: Ragged  # tokens of the validation rows
 
     def validate(self, model: TorchModel) -> dict[str, Any]:
         """Return metrics of a model on the validation rows."""
@@ -57,26 +49,7 @@ class Task(Protocol):
         """Yield arrays that differ if the rows differ, to hash."""
 
 
-class _LabelTask:
-    """What labels of texts and tags of words have in common."""
-
-    texts: Ragged
-
-    def __init__(self, start: Saved, data: Dataset | TaggedDataset, dev_rows: int, architecture: Architecture) -> None:
-        self.start, self.rows, self.dev_rows, self.architecture = start, data, dev_rows, architecture
-        self.max_tokens = architecture.max_tokens
-
-    def fitted(self, settings: TrainingSettings) -> TrainingSettings:
-        """Return the settings, adapted to the rows if they say so."""
-        return fit_to_data(settings, self.rows, float(np.minimum(self.texts.lengths, self.max_tokens).mean()))
-
-    def untrained(self, settings: TrainingSettings) -> Saved:
-        """Return the model that training starts with."""
-        config = config_for(self.start, self.rows, self.architecture, settings)
-        return untrained(self.start, config, settings.seed)
-
-
-class TextTask(_LabelTask):
+class TextTask:
     """Texts with a label, several labels or a number each."""
 
     def __init__(
@@ -84,7 +57,7 @@ class TextTask(_LabelTask):
         start: Saved,
         data: Dataset,
         dev: Dataset,
-        architecture: Architecture,
+        max_tokens: int,
         report: Report,
         dev_from_training: bool = False,
         instead: Callable[[], Saved] | None = None,
@@ -93,13 +66,12 @@ class TextTask(_LabelTask):
 
         `instead` makes what is returned where training did not improve what it started from.
         """
-        super().__init__(start, data, len(dev), architecture)
-        self.instead = instead
+        self.start, self.instead = start, instead
         self.data, self.dev, self.dev_from_training = data, dev, dev_from_training
-        most = max(self.max_tokens, LEXICON_TOKENS)
-        self.texts = tokenize(start.tokenizer, data.texts, most, report)  # attention reads the first tokens of each
-        self.dev_texts = tokenize(start.tokenizer, dev.texts, most)
         self.metric = EVALUATIONS[dev.problem].best_by
+        most = max(max_tokens, LEXICON_TOKENS)  # attention reads the first tokens of each text, a lexicon all
+        self.texts = tokenize(start.tokenizer, data.texts, most, report)
+        self.dev_texts = tokenize(start.tokenizer, dev.texts, most)
 
         # Regression targets are standardised to mean 0 and standard deviation 1.
         self.mean, self.deviation = 0.0, 1.0
@@ -119,18 +91,18 @@ class TextTask(_LabelTask):
         saved = replace(trained, config=replace(trained.config, mean=self.mean, deviation=self.deviation)).rounded()
         scores = (backend_for(saved, settings.device).scores(self.dev_texts) - self.mean) / self.deviation
         labelled = len(self.data) if self.data.labelled is None else self.data.labelled  # rows of a teacher come after
-        objective = self._objective(self.data.labels[:labelled], saved) + self._objective(self.dev.labels, saved)
+        labels = np.concatenate([self.data.labels[:labelled], self.dev.labels])
+        if self.dev.problem == REGRESSION:
+            labels = (labels - self.mean) / self.deviation
+        objective = Objective.of(labels, self.dev.problem, len(self.dev.names), saved.config.class_weights)
         learned, unseen = np.split(np.arange(len(objective)), [labelled])
-        most_bytes = 0
-        if settings.lexicon:
-            most_bytes = parse_size(settings.lexicon_size) if settings.lexicon_size else LEXICON_BYTES
         found = calibrated(
             self.texts.slice(0, labelled) + self.dev_texts,
             saved.table.vocabulary,
             Validation(objective, [Fold(learned, unseen)], report),
             np.arange(len(objective)) if self.dev_from_training else learned,
             scores.astype(np.float32),
-            most_bytes,
+            lexicon_bytes(settings),
             self.deviation,
         )
         if self.instead is not None and not self._improved(objective.take(unseen), found.scores):
@@ -146,15 +118,9 @@ class TextTask(_LabelTask):
         before = (backend_for(self.start).scores(self.dev_texts) - self.mean) / self.deviation
         gain = judge.losses(before) - judge.losses(scores)
         if judge.problem != REGRESSION:
-            gain = judge.hits(scores).reshape(len(judge), -1).mean(1) - judge.hits(before).reshape(len(judge), -1).mean(
-                1
-            )
+            hits = [judge.hits(each).reshape(len(judge), -1).mean(1) for each in (before, scores)]
+            gain = hits[1] - hits[0]
         return float(gain.mean()) > float(gain.std()) / len(judge) ** 0.5
-
-    def _objective(self, labels: np.ndarray, saved: Saved) -> Objective:
-        if self.dev.problem == REGRESSION:
-            labels = (labels - self.mean) / self.deviation
-        return Objective.of(labels, self.dev.problem, len(self.dev.names), saved.config.class_weights)
 
     def fingerprint(self) -> Iterator[np.ndarray]:
         """Yield arrays that differ if the rows differ, to hash."""
@@ -163,19 +129,16 @@ class TextTask(_LabelTask):
         yield np.array([name.encode() for name in self.dev.names])
 
 
-class TagTask(_LabelTask):
+class TagTask:
     """Sentences of words with a tag each."""
 
     metric = TagEvaluation.best_by
 
-    def __init__(
-        self, start: Saved, data: TaggedDataset, dev: TaggedDataset, architecture: Architecture, report: Report
-    ) -> None:
-        super().__init__(start, data, len(dev), architecture)
+    def __init__(self, start: Saved, data: TaggedDataset, dev: TaggedDataset, max_tokens: int, report: Report) -> None:
         self.dev = dev
         self.labels: Tensor | Ragged
-        self.texts, self.labels = encode_tagged(start.tokenizer, data, self.max_tokens, report)
-        self.dev_texts, self.dev_words = encode_sentences(start.tokenizer, dev.sentences, self.max_tokens)
+        self.texts, self.labels = encode_tagged(start.tokenizer, data, max_tokens, report)
+        self.dev_texts, self.dev_words = encode_sentences(start.tokenizer, dev.sentences, max_tokens)
 
     def validate(self, model: TorchModel) -> dict[str, Any]:
         """Return metrics of a model on the validation sentences."""

@@ -1,8 +1,9 @@
 """`ade.train`: labelled texts in, a trained model out; the function behind the command `ade train`."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -18,17 +19,18 @@ from ade.data.sources import AnyDataset, load_splits
 from ade.errors import InputError
 from ade.files import ENGLISH
 from ade.fitting.convex import encoder_of, fit_convex
-from ade.fitting.lexicon_fit import LEXICON_BYTES
 from ade.folder import Saved
 from ade.progress import Report, shown
 from ade.settings import PRESETS, Architecture, TrainingSettings, parse_size
 from ade.trained_model import model_from
-from ade.training.checkpoints import Existing, RunFolder, claimed, identity_of, result_of
-from ade.training.schedule import check_labels, class_weights, validation_split
+from ade.training.checkpoints import Existing, RunFolder, claimed, identity_of
+from ade.training.schedule import check_labels, class_weights, lexicon_bytes, validation_split
 
 if TYPE_CHECKING:
     from ade.teachers import Teacher
     from ade.training.soft_targets import LabelTeacher
+
+SHAPE = ("attend", "sat", "layers", "positions", "pooling", "heads")  # settings that an encoder has chosen already
 
 
 def train(
@@ -48,7 +50,6 @@ def train(
     unlabelled: Sequence[str] = (),
     existing: Existing = "refuse",
     progress: bool | Report | None = None,
-    before_training: Callable[[Saved], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Train a classifier, or a tagger where the data is words with tags.
@@ -77,7 +78,6 @@ def train(
         existing: what to do with an earlier run in `out`: 'refuse', 'resume' or 'overwrite'.
         progress: True for progress bars, False for none; by default bars in terminals and notebooks, and elsewhere a
             line every few seconds. Or a function that is called with the progress.
-        before_training: called with what the model starts from before it is trained.
         settings: fields of `TrainingSettings` and `Architecture`, as `steps` or `learning_rate`.
 
     Returns:
@@ -94,35 +94,43 @@ def train(
     check_labels(rows)
     if size is not None:
         _check_size(settings, rows)
+    with claimed(out, existing):  # refuses a folder that cannot be used, before anything takes time
+        pass
+
+    # The paper's preset, layers of another kind and taggers begin with the table of a teacher.
+    layers_chosen = any(settings.get(name) is not None for name in SHAPE)
+    if start is None and teacher is None and preset == "strong" and isinstance(rows, Dataset) and not layers_chosen:
+        start = ENGLISH
+    begin = Saved.read(start) if isinstance(start, str | Path) else start
+    by_fits = begin is not None and distill_from is None and _fits_convex(begin, rows)
+    needs_torch = not by_fits or training.epochs or training.steps or size is not None
+    if needs_torch and find_spec("torch") is None:
+        raise InputError("training the layers, and --size, need torch: pip install 'ade-embeddings[train]'")
 
     with shown(progress) as report:
-        if out is not None:
-            with claimed(Path(out), existing):  # refuses a folder that cannot be used, before anything takes time
-                pass
-        begin = None if teacher is not None else _start(start, rows, preset, settings)
-        run = _Run(rows, dev, training, architecture, out, existing, report, before_training)
-        by_fits = begin is not None and distill_from is None and _fits_convex(begin, rows)
-        if (not by_fits or training.epochs or training.steps or size is not None) and find_spec("torch") is None:
-            raise InputError("training the layers, and --size, need torch: pip install 'ade-embeddings[train]'")
-        if begin is not None and by_fits:
-            return model_from(run.from_encoder(begin, size), "cpu" if training.device == "auto" else training.device)
-        saved = run.from_table(begin, teacher, size, distill_from, unlabelled)
-        return model_from(saved, training.device)
+        if size is not None:
+            from ade.training.start import start_for_size
 
+            assert isinstance(rows, Dataset)
+            begin, shares = start_for_size(rows, parse_size(str(size)), begin, teacher, training.lexicon, report)
+            training = replace(training, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
+            architecture = replace(architecture, layer_bits=shares.layer_bits)
+        elif begin is None:
+            from ade.training.start import codebook_of
 
-def _start(
-    start: Saved | str | Path | None, rows: AnyDataset, preset: str, settings: Mapping[str, Any]
-) -> Saved | None:
-    """Return what a model starts from, by default the encoder of the package.
+            begin = codebook_of(teacher, report=report)
 
-    None for a teacher's table: taggers, the paper's preset and layers of another kind begin with that.
-    """
-    shape = [
-        name for name in ("attend", "sat", "layers", "positions", "pooling", "heads") if settings.get(name) is not None
-    ]
-    if start is None and (preset != "strong" or shape or not isinstance(rows, Dataset)):
-        return None
-    return start if isinstance(start, Saved) else Saved.read(ENGLISH if start is None else start)
+        if by_fits:
+            assert isinstance(rows, Dataset)
+            assert isinstance(dev, Dataset | None)
+            saved = _fit(begin, rows, dev, training, architecture, out, existing, report)
+            return model_from(saved, "cpu" if training.device == "auto" else training.device)
+
+        from ade.training.loop import fit_model
+
+        if distill_from is not None:
+            rows, dev = _add_soft_targets(rows, dev, distill_from, unlabelled, training, report)
+        return model_from(fit_model(begin, rows, dev, training, architecture, out, existing, report), training.device)
 
 
 def _fits_convex(start: Saved, rows: AnyDataset) -> bool:
@@ -131,97 +139,42 @@ def _fits_convex(start: Saved, rows: AnyDataset) -> bool:
     return isinstance(rows, Dataset) and start.config.kind in (ENCODER, CLASSIFIER) and not goes_on
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Rows, settings and the output folder of one call of `train`."""
+def _fit(
+    start: Saved,
+    rows: Dataset,
+    dev: Dataset | None,
+    settings: TrainingSettings,
+    architecture: Architecture,
+    out: str | Path | None,
+    existing: Existing,
+    report: Report,
+) -> Saved:
+    """Return the model of the convex fits, its layers trained further where that is asked for."""
 
-    rows: AnyDataset
-    dev: AnyDataset | None
-    settings: TrainingSettings
-    architecture: Architecture
-    out: str | Path | None
-    existing: Existing
-    report: Report
-    before_training: Callable[[Saved], None] | None
+    def fitted(rows: Dataset, dev: Dataset | None) -> Saved:
+        return fit_convex(
+            encoder_of(start), rows, dev, class_weights=class_weights(rows, settings),
+            lexicon_bytes=lexicon_bytes(settings), seed=settings.seed, report=report,
+        )  # fmt: skip
 
-    def from_encoder(self, start: Saved, size: str | int | None) -> Saved:
-        """Return the model of the convex fits, its layers trained further where that is asked for."""
-        if size is not None:
-            from ade.training.start import start_for_size
-
-            assert isinstance(self.rows, Dataset)
-            settings, nbytes = self.settings, parse_size(str(size))
-            start, shares = start_for_size(self.rows, nbytes, start, None, settings.lexicon, self.report)
-            start = replace(start, config=replace(start.config, layer_bits=shares.layer_bits))
-            settings = replace(settings, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
-            return replace(self, settings=settings).from_encoder(start, None)
-
-        rows, dev, settings = self.rows, self.dev, self.settings
-        assert isinstance(rows, Dataset)
-        assert isinstance(dev, Dataset | None)
-        if self.before_training is not None:
-            self.before_training(start)
-        if not settings.epochs and not settings.steps:
-            return self._written(start, rows, dev)
-
+    if settings.epochs or settings.steps:
         from ade.training.loop import fit_model
 
         seen, left_out = (rows, dev) if dev is not None else validation_split(rows, settings.seed)
-        first = self._fit(start, seen, left_out)
-        return fit_model(
-            first, seen, left_out, settings, self.architecture, self.out, self.existing, self.report,
-            instead=lambda: self._fit(start, rows, dev),
-        )  # fmt: skip
+        first = fitted(seen, left_out)
+        instead = partial(fitted, rows, dev)
+        return fit_model(first, seen, left_out, settings, architecture, out, existing, report, instead)
 
-    def _fit(self, start: Saved, rows: Dataset, dev: Dataset | None) -> Saved:
-        settings = self.settings
-        most_bytes = parse_size(settings.lexicon_size) if settings.lexicon_size else LEXICON_BYTES
-        return fit_convex(
-            encoder_of(start), rows, dev, class_weights=class_weights(rows, settings),
-            lexicon_bytes=most_bytes if settings.lexicon else 0, seed=settings.seed, report=self.report,
-        )  # fmt: skip
-
-    def _written(self, start: Saved, rows: Dataset, dev: Dataset | None) -> Saved:
-        """Return the model of the convex fits, in the output folder if there is one."""
-        if self.out is None:
-            return self._fit(start, rows, dev)
-        with claimed(Path(self.out), self.existing):
-            texts = (np.frombuffer(text.encode("utf8"), np.uint8) for text in rows.texts)
-            identity = identity_of(asdict(self.settings), chain(texts, [rows.labels]), start)
-            folder = RunFolder(Path(self.out), identity)
-            folder.begin(self.existing)
-            if folder.finished:
-                return Saved.read(folder.folder)
-            saved = self._fit(start, rows, dev)
-            folder.finish(saved, result_of(saved))
-            return saved
-
-    def from_table(
-        self,
-        start: Saved | None,
-        teacher: "Teacher | str | Path | None",
-        size: str | int | None,
-        distill_from: "LabelTeacher | str | Path | None",
-        unlabelled: Sequence[str],
-    ) -> Saved:
-        """Return a model whose layers are all trained: on a codebook, an encoder's table or a teacher's."""
-        from ade.training.loop import fit_model
-        from ade.training.start import start_for_size, start_from
-
-        settings, architecture, rows, dev = self.settings, self.architecture, self.rows, self.dev
-        if size is None:
-            begin = start_from(start, teacher, report=self.report)
-        else:
-            assert isinstance(rows, Dataset)
-            size = parse_size(str(size))
-            begin, shares = start_for_size(rows, size, start, teacher, settings.lexicon, self.report)
-            settings = replace(settings, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
-            architecture = replace(architecture, layer_bits=shares.layer_bits)
-        if distill_from is not None:
-            rows, dev = _add_soft_targets(rows, dev, distill_from, unlabelled, settings, self.report)
-        if self.before_training is not None:
-            self.before_training(begin)
-        return fit_model(begin, rows, dev, settings, architecture, self.out, self.existing, self.report)
+    if out is None:
+        return fitted(rows, dev)
+    with claimed(out, existing):
+        texts = (np.frombuffer(text.encode("utf8"), np.uint8) for text in rows.texts)
+        folder = RunFolder(Path(out), identity_of(settings, start, chain(texts, [rows.labels])), existing)
+        if folder.finished:
+            return Saved.read(out)
+        saved = fitted(rows, dev)
+        folder.finish(saved)
+        return saved
 
 
 def _check_size(settings: Mapping[str, Any], rows: AnyDataset) -> None:
@@ -268,8 +221,8 @@ def _add_soft_targets(
     unlabelled: Sequence[str],
     settings: TrainingSettings,
     report: Report,
-) -> tuple[AnyDataset, AnyDataset]:
-    """Give the training rows soft targets from a classifier, loaded or by its name; split the dev rows off before."""
+) -> tuple[Dataset, AnyDataset]:
+    """Return the training rows with soft targets from a classifier, and the dev rows, split off before."""
     from ade.training.soft_targets import LabelTeacher, with_soft_targets
 
     if rows.problem != SINGLE or not isinstance(rows, Dataset):
@@ -278,4 +231,4 @@ def _add_soft_targets(
         rows, dev = validation_split(rows, settings.seed)
     if not isinstance(source, LabelTeacher):
         source = LabelTeacher.load(source, rows.names, settings.device)
-    return with_soft_targets(rows, source, unlabelled, report=report), dev
+    return with_soft_targets(rows, source, unlabelled, report), dev

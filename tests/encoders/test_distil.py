@@ -71,16 +71,6 @@ def test_an_interrupted_run_ends_like_one_that_was_not(sentence_folder, corpus, 
         distill_encoder(sentence_folder, corpus, other, out=tmp_path / "out", existing="resume")
 
 
-def test_several_processes_are_refused(sentence_folder, corpus, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")  # as `accelerate launch` sets it
-    with pytest.raises(InputError, match="one process, not 2"):
-        distill_encoder(sentence_folder, corpus, SHORT, out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "cache").exists()
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    distill_encoder(sentence_folder, corpus, replace(SHORT, steps=1), out=tmp_path / "out")
-
-
 def test_texts_are_gathered_once_each(tmp_path):
     (tmp_path / "a.csv").write_text('id,text\n1,"one, two"\n2,three\n3,\n'.replace("3,\n", ""), "utf8")
     (tmp_path / "b.jsonl").write_text(

@@ -60,7 +60,7 @@ def test_the_folder_of_a_finished_run(whole):
     assert names_in(whole) == set(FILES)
     lines = json.loads((whole / DONE).read_text())["validations"]
     assert [line["step"] for line in lines] == list(range(1, 21))
-    assert set(lines[-1]) == {"step", "loss", "accuracy", "dev_accuracy", "best"}
+    assert set(lines[-1]) == {"step", "loss", "dev_accuracy", "best"}
     metrics = json.loads((whole / "config.json").read_text())["metadata"]["dev"]
     assert set(metrics) == {"accuracy", "macro_f1", "precision", "recall", "n"}
 

@@ -1,4 +1,4 @@
-"""Several processes: transformers' Trainer trains the model, as docs/training.md shows; our own loop refuses them."""
+"""Several processes: transformers' Trainer trains the model, as docs/training.md shows."""
 
 import csv
 import os
@@ -7,15 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
 import ade
 from ade.data.problems import SINGLE
-from ade.errors import InputError
-from ade.settings import TrainingSettings
-from ade.training.loop import fit_model
 from tests.conftest import PATIENT, topic_texts, untrained
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
@@ -59,10 +55,3 @@ def test_trainer_trains_in_two_processes_what_it_trains_in_one(codebook, tmp_pat
         torch.testing.assert_close(one[name], two[name], rtol=1e-2, atol=1e-3)
     predicted = ade.load(tmp_path / "2" / "model").predict(texts)
     assert sum(each.label == topic for each, topic in zip(predicted, topics, strict=True)) > 80
-
-
-def test_our_own_loop_refuses_a_launcher(codebook, topics, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="one process, not 2"):
-        fit_model(codebook, topics, settings=TrainingSettings(steps=1, device="cpu"), out=tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []

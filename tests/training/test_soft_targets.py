@@ -4,8 +4,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 from transformers import BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from ade.errors import InputError
@@ -22,6 +20,7 @@ NAMES = tuple(sorted(WORDS))
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(soft_targets, "MAX_VARIANTS", 2)
 
 
 def test_opinions_are_the_encoders_own(encoder, topics):
@@ -52,40 +51,21 @@ def test_it_is_asked_once(encoder, topics, tmp_path, monkeypatch):
         teacher.probabilities(topics.texts[:20])
 
 
-@pytest.mark.parametrize("spoil", ["cut", "other", "shape", "nan", "folder"])
-def test_a_damaged_answer_is_asked_for_again(spoil, encoder, topics, tmp_path):
+def test_a_damaged_answer_is_asked_for_again(encoder, topics, tmp_path):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
     first = teacher.probabilities(topics.texts[:20])
     (path,) = (tmp_path / "cache").iterdir()
     whole = path.read_bytes()
-    if spoil == "cut":
-        path.write_bytes(whole[: len(whole) // 2])
-    elif spoil == "folder":
-        path.unlink()
-        path.mkdir()
-    else:
-        wrong = {
-            "other": {"weight": first},
-            "shape": {"probabilities": first[:-1]},
-            "nan": {"probabilities": np.full_like(first, np.nan)},
-        }
-        save_file(wrong[spoil], path)
-    assert np.array_equal(teacher.probabilities(topics.texts[:20]), first)
-    if spoil != "folder":
+    np.save(tmp_path / "short.npy", first[:-1])
+    for damaged in (whole[: len(whole) // 2], b"", b"no array", (tmp_path / "short.npy").read_bytes()):
+        path.write_bytes(damaged)
+        assert np.array_equal(teacher.probabilities(topics.texts[:20]), first)
         assert path.read_bytes() == whole  # and is kept for the next time
 
 
-def test_a_cache_that_cannot_be_written_costs_no_run(encoder, topics, tmp_path, monkeypatch):
-    """What safetensors makes of a full disk, and a file where the folder should be."""
-
-    def full(tensors, path):
-        raise SafetensorError("No space left on device")
-
+def test_a_cache_that_cannot_be_written_costs_no_run(encoder, topics, tmp_path):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
-    with monkeypatch.context() as patch:
-        patch.setattr(soft_targets, "save_file", full)
-        first = teacher.probabilities(topics.texts[:20])
-    assert list((tmp_path / "cache").iterdir()) == []
+    first = teacher.probabilities(topics.texts[:20])
     (tmp_path / "file").touch()
     teacher.cache = tmp_path / "file" / "cache"
     assert np.array_equal(teacher.probabilities(topics.texts[:20]), first)
@@ -102,7 +82,7 @@ def test_a_teacher_that_answers_nonsense_is_refused(encoder, topics):
 def test_taught_data_blends_labels_and_opinions(encoder, topics):
     teacher = LabelTeacher.load(encoder, NAMES, "cpu")
     extra = ["rocket of the team", "share price"]
-    lesson = with_soft_targets(topics, teacher, extra, variants=2, trust=0.25)
+    lesson = with_soft_targets(topics, teacher, extra)
     assert len(topics) + 2 < len(lesson) <= 3 * (len(topics) + 2)
     assert len(set(lesson.texts[len(topics) :])) == len(lesson) - len(topics)  # nothing twice
     assert "" not in lesson.texts
@@ -110,7 +90,7 @@ def test_taught_data_blends_labels_and_opinions(encoder, topics):
     assert lesson.labelled == len(topics)
     opinions = teacher.probabilities(lesson.texts)
     sure = np.eye(3)[topics.labels]
-    assert np.allclose(lesson.targets[: len(topics)], 0.75 * sure + 0.25 * opinions[: len(topics)], atol=2e-3)
+    assert np.allclose(lesson.targets[: len(topics)], 0.5 * sure + 0.5 * opinions[: len(topics)], atol=2e-3)
     assert np.allclose(lesson.targets[len(topics) :], opinions[len(topics) :], atol=2e-3)
 
 
@@ -119,29 +99,18 @@ def test_variants_are_stretches_of_their_texts():
     made = variants_of(texts, 30)
     assert len(made) == 90
     assert made == variants_of(texts, 30)
-    assert made != variants_of(texts, 30, seed=1)
     for i, text in enumerate(made):
         words, source = text.split(), texts[i % 3].split()
         assert words == [word for word in source if word in words]  # in order, nothing new
     assert max(len(text.split()) for text in made[::3]) > 6 > min(len(text.split()) for text in made[::3])
 
 
-def test_an_ade_model_can_be_the_teacher(codebook, topics, tmp_path, ade, topic_folder, monkeypatch):
+def test_an_ade_model_can_be_the_teacher(codebook, topics, tmp_path, ade, topic_folder):
     """From the command line: train one, learn from it, with texts that have no label."""
-    monkeypatch.setattr("ade.training.soft_targets.MAX_VARIANTS", 1)
     (tmp_path / "more.txt").write_text("the rocket and the comet\n\nprofit of the bank\n")
     codebook.save(tmp_path / "codebook")
-    common = [
-        "train",
-        topic_folder,
-        "--from",
-        tmp_path / "codebook",
-        "--set",
-        "steps=100",
-        "--set",
-        "learning_rate=0.02",
-    ]
-    common += ["--json", "--device", "cpu"]
+    common = ["train", topic_folder, "--from", tmp_path / "codebook", "--json", "--device", "cpu"]
+    common += ["--set", "steps=100", "--set", "learning_rate=0.02"]
     assert ade(*common, "--out", tmp_path / "first")[0] == 0
     more = ["--distill-from", tmp_path / "first", "--unlabelled", tmp_path / "more.txt"]
     status, out, err = ade(*common, "--out", tmp_path / "second", *more)
@@ -179,18 +148,18 @@ def test_an_encoder_without_a_classifier_is_refused(encoder, tmp_path):
         LabelTeacher.load(tmp_path / "headless", ("LABEL_0", "LABEL_1"), "cpu")
 
 
-def test_classes_without_names_must_fit_by_number(topics):
+def test_classes_without_names_must_fit_by_number(topics, monkeypatch):
     """A teacher that is always right, but counts the classes otherwise."""
-    teacher = LabelTeacher(torch.nn.Linear(1, 1), word_tokenizer(["a"]), np.arange(3))
-    teacher.named = False
+    monkeypatch.setattr(soft_targets, "MAX_VARIANTS", 0)
+    teacher = LabelTeacher(torch.nn.Linear(1, 1), word_tokenizer(["a"]), np.arange(3), named=False)
     right = np.eye(3, dtype=np.float32)[topics.labels]
     for answers, fits in ((right, True), (np.roll(right, 1, 1), False)):
         teacher.probabilities = lambda texts, report, answers=answers: answers.copy()
         if fits:
-            assert np.array_equal(with_soft_targets(topics, teacher, variants=0).targets, right)
+            assert np.array_equal(with_soft_targets(topics, teacher).targets, right)
         else:
             with pytest.raises(InputError, match="id2label"):
-                with_soft_targets(topics, teacher, variants=0)
+                with_soft_targets(topics, teacher)
 
 
 def test_a_run_with_soft_targets_is_resumed(encoder, codebook, topics, tmp_path):
@@ -198,7 +167,7 @@ def test_a_run_with_soft_targets_is_resumed(encoder, codebook, topics, tmp_path)
     rows, dev = topics.split(0.2, 0)
     settings = TrainingSettings(steps=20, batch_size=16, device="cpu")
     for out, existing in (("whole", "refuse"), ("run", "refuse"), ("run", "resume")):
-        soft = with_soft_targets(rows, LabelTeacher.load(encoder, NAMES, "cpu"), variants=1)
+        soft = with_soft_targets(rows, LabelTeacher.load(encoder, NAMES, "cpu"))
         fit_model(codebook, soft, dev, settings, Architecture(heads=2), tmp_path / out, existing)
     files = [(tmp_path / out / "model.safetensors").read_bytes() for out in ("whole", "run")]
     assert files[0] == files[1]

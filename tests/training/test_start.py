@@ -14,7 +14,7 @@ from ade.folder import Saved
 from ade.model import model_of
 from ade.settings import Architecture, DistillationSettings
 from ade.training import start
-from ade.training.start import start_for_size, start_from
+from ade.training.start import codebook_of, start_for_size
 from tests.conftest import lively, untrained
 
 SMALL = DistillationSettings(anchors=10, pairs=3)
@@ -43,42 +43,33 @@ def encoder_on(codebook: Saved, layers: int = 1) -> Saved:
     return lively(untrained(codebook, (), **shape, layer_bits=8 if codebook.packed else 0)).rounded()
 
 
-def test_a_codebook_is_taken_as_it_is(codebook, tmp_path, cache):
-    assert start_from(codebook) is codebook
-    codebook.save(tmp_path / "book")
-    assert arrays(start_from(tmp_path / "book")) == arrays(codebook)
-    with pytest.raises(InputError, match="give one of them"):
-        start_from(codebook, "wordllama")
-    assert not cache.exists()
-
-
 def test_a_distilled_one_is_kept_by_content_and_settings(teacher, teacher_folder, cache, monkeypatch):
-    made = start_from(teacher=teacher, settings=SMALL)
+    made = codebook_of(teacher, SMALL)
     assert len(list(cache.iterdir())) == 1
     with monkeypatch.context() as patch:
         patch.setattr(start, "distill", None)
-        assert arrays(start_from(teacher=teacher, settings=SMALL)) == arrays(made)
-    fewer = start_from(teacher=teacher, settings=DistillationSettings(anchors=9, pairs=3))
+        assert arrays(codebook_of(teacher, SMALL)) == arrays(made)
+    fewer = codebook_of(teacher, DistillationSettings(anchors=9, pairs=3))
     assert len(fewer.table.anchors) == 9
-    start_from(teacher=ade.Teacher("tiny", teacher.table + 0.01, teacher.tokenizer), settings=SMALL)
+    codebook_of(ade.Teacher("tiny", teacher.table + 0.01, teacher.tokenizer), SMALL)
     assert len(list(cache.iterdir())) == 3
 
 
 @pytest.mark.parametrize("damaged", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_damaged_one_is_made_again(damaged, teacher, cache):
-    made = start_from(teacher=teacher, settings=SMALL)
+    made = codebook_of(teacher, SMALL)
     (file,) = cache.glob(f"*/{damaged}")
     file.write_bytes(b"damaged")
-    assert arrays(start_from(teacher=teacher, settings=SMALL)) == arrays(made)
+    assert arrays(codebook_of(teacher, SMALL)) == arrays(made)
     assert file.read_bytes() != b"damaged"
     file.unlink()
-    assert arrays(start_from(teacher=teacher, settings=SMALL)) == arrays(made)
+    assert arrays(codebook_of(teacher, SMALL)) == arrays(made)
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(teacher, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "file"))
-    assert len(start_from(teacher=teacher, settings=SMALL).table.anchors) == 10
+    assert len(codebook_of(teacher, SMALL).table.anchors) == 10
 
 
 def test_for_a_size_the_texts_matter_too_and_first_and_later_runs_are_the_same(teacher, topics, cache):
@@ -100,7 +91,7 @@ def test_a_classifier_begins_with_the_vectors_of_the_encoder(layers, kind, teach
         codebook = distill(teacher, DistillationSettings(anchors=10, pairs=3, size=kind))
     encoder = encoder_on(codebook, layers)
     encoder.save(tmp_path / "encoder")
-    begin = start_from(tmp_path / "encoder")
+    begin = Saved.read(tmp_path / "encoder")
     classifier = start.untrained(begin, start.config_for(begin, topics, Architecture(), QUICK), seed=0)
     assert (classifier.config.layers, classifier.config.position_scale) == (layers, 0.3)
 

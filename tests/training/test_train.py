@@ -132,12 +132,11 @@ def test_a_classifier_of_the_same_labels_goes_on(tmp_path):
 
 
 def test_a_size_is_that_of_the_folder(teacher, tmp_path):
-    seen = []
-    chosen = {"size": "30kB", "teacher": teacher, "out": tmp_path / "model", "before_training": seen.append}
+    chosen = {"size": "30kB", "teacher": teacher, "out": tmp_path / "model"}
     model = ade.train(*topic_texts(200, 0), **QUICK | chosen)
     assert 0 < nbytes_of(tmp_path / "model") <= 30_000
     assert same(model, ade.load(tmp_path / "model"))
-    assert [start.packed for start in seen] == [True]
+    assert model.saved.packed
 
 
 def test_validation_rows_may_be_given(codebook):
