@@ -6,7 +6,7 @@ RUNNING := .venv/.running
 STAMP := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup run map test test-oldest test-oldest-torch release-check audit bench-quick report docs clean
+.PHONY: setup run map test test-oldest test-oldest-torch release-check audit report docs clean
 
 setup: $(STAMP)
 
@@ -70,12 +70,6 @@ release-check: $(RELEASE)
 
 audit: $(RELEASE)
 	$(RELEASE)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
-
-# The whole benchmark harness on a few hundred rows (folders as in `python -m benchmarks reproduce --help`).
-DATA ?= ../shared/data
-MODELS ?= teachers
-bench-quick: $(STAMP)
-	$(BIN)/python -m benchmarks reproduce --quick --data-dir $(DATA) --models-dir $(MODELS) --device cpu
 
 # Tables and plots from benchmarks/results.
 report: $(STAMP)

@@ -40,7 +40,6 @@ def reproduce(
     work_dir: WorkDir = WORK,
     results: Annotated[Path | None, typer.Option(help="Folder of records; benchmarks/results without it.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at once; 1 for timings.", min=1)] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="A slice of everything on a few hundred rows.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only list the runs that are to be made.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -49,9 +48,8 @@ def reproduce(
     from benchmarks.library import resolve_device
 
     places = records.Places(data_dir, models_dir, work_dir, resolve_device(device).type)
-    folder = results or (work_dir / "quick" if quick else records.RESULTS)
-    asked = runs.quick() if quick else runs.runs_of(table, cell)
-    todo = runs.missing(asked, records.load(folder), places.device)
+    folder = results or records.RESULTS
+    todo = runs.missing(runs.runs_of(table, cell), records.load(folder), places.device)
     if plan:
         print("".join(f"{run.kind} {dict(run.settings)}\n" for run in todo), end="")
         return

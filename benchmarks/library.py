@@ -1,9 +1,7 @@
 """All that the benchmarks ask of ade beneath its public names: what is renamed there changes here."""
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +18,7 @@ from ade.data.sources import EMBEDDED, has_split
 from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
 from ade.devices import resolve_device
 from ade.evaluation import compare
-from ade.files import new_folder
+from ade.files import model_folder
 from ade.packing.tokenizer_file import tokenizer_path
 from ade.progress import Report, quiet, silent
 from ade.trained_model import unit
@@ -28,10 +26,10 @@ from ade.training.start import config_for, untrained
 from benchmarks.records import Places
 
 __all__ = [
-    "EMBEDDED", "Ragged", "Report", "compare", "new_folder", "quiet", "resolve_device", "silent", "unit", "zipf",
+    "EMBEDDED", "Ragged", "Report", "compare", "model_folder", "quiet", "resolve_device", "silent", "unit", "zipf",
 ]  # fmt: skip
 DISTILLATION = ("anchors", "pairs", "threshold", "solver", "signed", "rounds")  # settings of a run that are distil's
-NOT_TRAINED = (*DISTILLATION, "data", "teacher", "per_class", "taught", "size", "rows")  # the others are `ade.train`'s
+NOT_TRAINED = (*DISTILLATION, "data", "teacher", "per_class")  # the others are `ade.train`'s
 Sizes = dict[str, int]  # model_bytes, tokenizer_bytes (what turns text into ids), and their sum, bytes
 
 
@@ -48,15 +46,13 @@ def load_split(places: Places, name: str, split: str) -> ade.Dataset:
 def load_rows(places: Places, settings: Mapping[str, Any]) -> tuple[ade.Dataset, ade.Dataset | None, ade.Dataset]:
     """Training rows, validation rows where the data has some, and test rows.
 
-    `rows` > 0 takes so many of each split, `per_class` so many of each class of the training rows, drawn by the seed.
+    `per_class` takes so many of each class of the training rows, drawn by the seed.
     """
     name = settings["data"]
     rows, test = load_split(places, name, "train"), load_split(places, name, "test")
     folder = places.data_dir / name
     has_dev = folder.is_dir() and has_split(folder, "dev")
     dev = load_split(places, name, "dev").relabelled(rows.names) if has_dev else None
-    if settings.get("rows"):
-        rows, test = (_some(part, settings["rows"]) for part in (rows, test))
     if settings.get("per_class"):
         of_class = [np.flatnonzero(rows.labels == label) for label in range(len(rows.names))]
         generator = np.random.default_rng(settings["seed"])
@@ -64,21 +60,7 @@ def load_rows(places: Places, settings: Mapping[str, Any]) -> tuple[ade.Dataset,
     return rows, dev, test.relabelled(rows.names)
 
 
-def _some(rows: ade.Dataset, most: int) -> ade.Dataset:
-    return rows.take(np.sort(np.random.default_rng(0).permutation(len(rows))[:most]))
-
-
-def rows_hash(rows: ade.Dataset) -> str:
-    """A hash of texts, to name what is kept of them."""
-    return hashlib.sha256("\n".join(rows.texts).encode()).hexdigest()[:12]
-
-
 # -- training ------------------------------------------------------------------------------------------------------
-
-
-def teacher_path(places: Places, name: str) -> str | Path:
-    """A teacher's folder, or the name of one that is embedded."""
-    return name if name == "wordllama" else places.model(name)
 
 
 def codebook_of(places: Places, settings: Mapping[str, Any], report: Report = silent) -> Path:
@@ -86,9 +68,10 @@ def codebook_of(places: Places, settings: Mapping[str, Any], report: Report = si
     chosen = {name: settings[name] for name in DISTILLATION if name in settings}
     name = "-".join([settings["teacher"], *(f"{key}={value}" for key, value in chosen.items())])
     folder = places.work / "codebooks" / name
-    source = teacher_path(places, settings["teacher"])
-    with made_once(folder) as missing:
-        if missing:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    source = places.model(settings["teacher"])
+    with FileLock(f"{folder}.lock"):  # of several runs at once one makes it
+        if not folder.exists():
             teacher = ade.load_teacher(source)
             chosen.setdefault("anchors", min(ade.DistillationSettings.anchors, len(teacher.table)))
             made = ade.DistillationSettings(**chosen, device=places.device)
@@ -96,27 +79,16 @@ def codebook_of(places: Places, settings: Mapping[str, Any], report: Report = si
     return folder
 
 
-@contextmanager
-def made_once(folder: Path) -> Iterator[bool]:
-    """Whether a folder is missing, while no other process makes it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        yield not folder.exists()
-
-
 def fit(
     places: Places, settings: Mapping[str, Any], rows: ade.Dataset, dev: ade.Dataset | None, out: Path | None = None,
-    report: Report = silent, **more: Any,
+    report: Report = silent,
 ) -> Any:  # fmt: skip
     """Train a model of a run's settings; those that say nothing else are ade's defaults."""
     chosen: dict[str, Any] = {name: value for name, value in settings.items() if name not in NOT_TRAINED}
-    if "size" in settings:
-        chosen |= {"size": settings["size"], "teacher": teacher_path(places, settings["teacher"])}
-    elif "teacher" in settings:  # without one, ade starts from its own encoder
+    if "teacher" in settings:  # without one, ade starts from its own encoder
         chosen["start"] = codebook_of(places, settings, report)
-    chosen |= {"device": places.device, "validation": dev, "out": out, "progress": report, **more}
     with cache_in(places.work / "cache"):
-        return ade.train(rows, **chosen)
+        return ade.train(rows, **chosen, device=places.device, validation=dev, out=out, progress=report)
 
 
 def cache_in(folder: Path) -> Any:
@@ -203,16 +175,6 @@ def write_toy(folder: Path, vocabulary: int, dim: int, rows: int, words: int) ->
     lines = [f"{text},{label}" for text, label in zip(texts, labels, strict=True)]
     (folder / "rows.csv").write_text("\n".join(["text,label", *lines, ""]), "utf8")
     return texts
-
-
-def distil_random(vocabulary: int, dim: int, anchors: int, device: str, report: Report) -> None:
-    """Distil a table whose rows are drawn around as many centres as there are anchors."""
-    generator = torch.Generator().manual_seed(0)
-    centres = torch.randn(anchors, dim, generator=generator)
-    table = centres[torch.randint(anchors, (vocabulary,), generator=generator)]
-    table += torch.randn(vocabulary, dim, generator=generator)
-    teacher = ade.Teacher("random", table, word_tokenizer(vocabulary))
-    ade.distill(teacher, ade.DistillationSettings(anchors=anchors, device=device), report=report)
 
 
 def forward_model(folder: Path) -> Any:

@@ -6,17 +6,15 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.records import Run
-from benchmarks.subjects import accuracy, compress, sentence, size
+from benchmarks.subjects import accuracy, compress
 from benchmarks.tables import Book, Figure
 
 FOLDER = Path(__file__).parent / "plots"
 BESIDE = {  # table -> its plot
     "accuracy": "bytes",
     "sat": "anchors",
-    "size": "pareto",
     "frontier": "frontier",
     "frontier_decoder": "frontier_decoder",
-    "sentence": "encoders",
 }
 OURS, OTHERS = "#c0392b", "#34495e"
 LEFT = ("ADE", "NB-SVM", "model2vec")  # their names stand to the left: another point is to the right
@@ -93,13 +91,6 @@ def draw_anchors(axes: Any, book: Book) -> bool:
     )
 
 
-def draw_pareto(axes: Any, book: Book) -> bool:
-    axes.set(xscale="log", xlabel="MB, the tokenizer apart", ylabel="mean cosine to DeBERTa-v3-xsmall's table")
-    megabytes: Value = lambda figures: figures["bytes"] / 1e6 if figures["bytes"] else None  # noqa: E731
-    rows = {method: means(book, row, megabytes, "cosine") for method, row in size.size().rows.items()}
-    return lines(axes, {method: list(row.values()) for method, row in rows.items() if row})  # type: ignore[arg-type]
-
-
 def draw_frontier(axes: Any, book: Book, runs: Mapping[str, Sequence[Run]], height: Value) -> bool:
     """A task over the bytes of a table; whole bits are one line, and one with offsets."""
     found: dict[str, list[Point]] = {}
@@ -125,20 +116,9 @@ def draw_decoder(axes: Any, book: Book) -> bool:
     return draw_frontier(axes, book, dict(compress.frontier_decoder().cells), "perplexity")
 
 
-def draw_encoders(axes: Any, book: Book) -> bool:
-    axes.set(xlabel="texts a second, 2 CPU cores", ylabel="STS-B (English), 100 x Spearman")
-    scores = means(book, dict(sentence.sentence().cells), lambda figures: figures["stsb"]["test"])
-    rates = book.of([Run("encoder_rates")])
-    measured = rates[0]["figures"] if rates else {}
-    found = {name: scores.get(name, scores.get(f"{name}, all texts")) for name in measured}
-    return scatter(axes, {name: (measured[name]["texts_per_second"], y[0]) for name, y in found.items() if y})
-
-
 PLOTS: dict[str, Callable[[Any, Book], bool]] = {
     "bytes": draw_bytes,
     "anchors": draw_anchors,
-    "pareto": draw_pareto,
     "frontier": draw_encoder,
     "frontier_decoder": draw_decoder,
-    "encoders": draw_encoders,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks import plots, records
 from benchmarks.records import ROOT, Record
 from benchmarks.runs import TABLES
-from benchmarks.subjects.accuracy import chart, overview
+from benchmarks.subjects.accuracy import accuracy, chart
 from benchmarks.subjects.scale import install
 from benchmarks.tables import Book, Table, markdown, named
 
@@ -21,7 +21,7 @@ of the official ones, so the paper's figures stand here for orientation. A recor
 and hashes of the sources, packages, data and models it was made from."""
 MARKED: dict[Path, tuple[Table, ...]] = {  # pages with parts between marks, and the tables that stand there
     ROOT / "README.md": (named(chart), named(install)),
-    ROOT / "docs" / "reproducing.md": (named(overview),),
+    ROOT / "docs" / "reproducing.md": (named(accuracy),),
 }
 NOT_MEASURED = "(Not measured yet.)"
 

@@ -14,7 +14,6 @@ from benchmarks import records
 from benchmarks.library import Report, silent
 from benchmarks.records import Places, Record, Run
 from benchmarks.subjects import accuracy, compress, scale, sentence, service, size, speed
-from benchmarks.subjects.accuracy import ade_run, peer_run
 from benchmarks.subjects.peers import WITH_ENCODER
 from benchmarks.tables import Table, named
 
@@ -23,8 +22,7 @@ TABLES: list[Table] = [named(make) for subject in SUBJECTS for make in subject.T
 KINDS: dict[str, Callable[[Mapping[str, Any], Places, Report], dict[str, Any]]] = {
     kind: run for subject in SUBJECTS for kind, run in subject.KINDS.items()
 }
-ON_GPU = ("ade", "peer", "compress", "frontier", "sentence_encoder", "multilingual_encoder", "static_encoder")
-QUICK_ROWS = 400  # rows of each split
+ON_GPU = ("ade", "peer", "compress", "frontier", "encoder", "static_encoder")
 
 
 def runs_of(table: str | None, cell: str = "") -> list[Run]:
@@ -37,20 +35,6 @@ def runs_of(table: str | None, cell: str = "") -> list[Run]:
             for name, runs in each.cells:
                 found |= {run.key: run for run in runs if cell in name}
     return list(found.values())
-
-
-def quick() -> list[Run]:
-    """A slice of everything: the same code on a few hundred rows."""
-    short: dict[str, Any] = {"rows": QUICK_ROWS, "anchors": 64, "rounds": 2, "steps": 20, "batch_size": 32}
-    return [
-        ade_run("ag_news", **short),
-        ade_run("dbpedia_14", preset="paper", sat=False, **short),
-        ade_run("ag_news", attend="anchors", positions="each", **short),
-        ade_run("ag_news", teacher=accuracy.TEACHER, size="100kB", steps=20, rows=QUICK_ROWS),
-        peer_run("tfidf", "ag_news", rows=QUICK_ROWS),
-        Run("distillation", {"device": "cpu", "shape": {"vocabulary": 1_000, "anchors": 50, "dim": 16}}),
-        Run("service", {"data": "ag_news", "teacher": accuracy.TEACHER, "clients": [1, 4], "seconds": 0.3}),
-    ]
 
 
 def missing(runs: list[Run], known: list[Record], device: str) -> list[Run]:

@@ -1,31 +1,32 @@
 """The harness: runs, their records and identities, on data and a teacher made for the purpose."""
 
-import json
-
 import pytest
 
 from ade.errors import InputError
 from benchmarks import records, runs
 from benchmarks.records import Run
-from benchmarks.subjects.accuracy import ade_run, paper_runs, peer_run
+from benchmarks.subjects.accuracy import default_runs, paper_runs, peer_run, table_runs
 from benchmarks.tables import Book
 
 SHORT = {"anchors": 16, "rounds": 1, "steps": 5, "batch_size": 16}
-DISTILLATION = Run("distillation", {"device": "cpu", "shape": {"vocabulary": 50, "anchors": 8, "dim": 4}})
 
 
-def test_the_quick_harness_runs_whole_and_is_not_repeated(places, tmp_path, monkeypatch):
-    todo = [run for run in runs.missing(runs.quick(), [], "cpu") if run.kind != "service"]  # of which is a test below
-    assert {"ade", "peer", "distillation"} == {run.kind for run in todo}
+def test_runs_are_recorded_and_not_repeated(places, tmp_path, monkeypatch):
+    todo = [
+        default_runs("ag_news")[0],
+        table_runs("ag_news", attend="anchors", positions="each", **SHORT)[0],
+        table_runs("dbpedia_14", preset="paper", solver="gradient", **SHORT)[0],
+        Run("lexicon", {"data": "ag_news", "teacher": "deberta-v3-xsmall", "seed": 0}),
+    ]
     assert runs.reproduce(todo, places, tmp_path / "results") == []
     found = records.load(tmp_path / "results")
     assert len(found) == len(todo)
-    first = next(record for record in found if record["kind"] == "ade")
-    assert first["figures"]["train_rows"] == 200
-    assert 0 <= first["figures"]["accuracy"] <= 1
-    assert set(first["identity"]["read"]) == {first["settings"]["data"], "deberta-v3-xsmall"}
-    packed = next(record for record in found if "size" in record["settings"])
-    assert packed["figures"]["bytes"] <= 100_000
+    assert all(record["figures"]["train_rows"] == 200 for record in found)
+    default, anchors, _, lexicon = (Book(found).of([run])[0] for run in todo)
+    assert set(anchors["identity"]["read"]) == {"ag_news", "deberta-v3-xsmall"}
+    for record in (default, lexicon):
+        assert record["figures"]["accuracy"] > 0.8
+        assert record["figures"]["bytes"] == record["figures"]["model_bytes"] + record["figures"]["tokenizer_bytes"]
     assert runs.missing(todo, found, "cpu") == []
 
     changed = {**records.state(), "sources": "0" * 64}
@@ -37,9 +38,9 @@ def test_the_quick_harness_runs_whole_and_is_not_repeated(places, tmp_path, monk
 
 def test_a_failed_run_is_named_and_the_rest_goes_on(places, tmp_path):
     missing = peer_run("tfidf", "nowhere")
-    (failed,) = runs.reproduce([missing, DISTILLATION], places, tmp_path)
+    (failed,) = runs.reproduce([missing, peer_run("tfidf", "ag_news")], places, tmp_path)
     assert "no such data set" in failed
-    assert [record["kind"] for record in records.load(tmp_path)] == ["distillation"]
+    assert [record["settings"]["data"] for record in records.load(tmp_path)] == ["ag_news"]
     assert runs.reproduce([missing], places, tmp_path, jobs=2) == [failed]  # in a process of its own
 
 
@@ -83,8 +84,9 @@ def test_runs_are_chosen_by_table_and_cell():
     some = runs.runs_of("multilingual", "24 MB, with translation")
     assert [(run.settings["size"], run.settings["translations"]) for run in some] == [("24MB", True)]
     assert runs.runs_of("multilingual", "no such row") == []
-    assert {run.settings["device"] for run in runs.runs_of("costs")} == {"cpu", "cuda"}
-    assert all(runs.is_made_on(run, "cuda") == (run.settings["device"] == "cuda") for run in runs.runs_of("costs"))
+    for device in ("cpu", "cuda"):
+        (run,) = runs.runs_of("latency_gpu" if device == "cuda" else "latency_cpu")
+        assert [each for each in ("cpu", "cuda") if runs.is_made_on(run, each)] == [device]
     assert not runs.is_made_on(peer_run("tfidf", "sst2"), "cuda")
     with pytest.raises(InputError, match="no table 'nothing'"):
         runs.runs_of("nothing")
@@ -94,36 +96,22 @@ def test_every_kind_of_run_in_a_table_can_be_made():
     assert {run.kind for run in runs.runs_of(None)} == set(runs.KINDS)
 
 
-def test_the_papers_row_has_its_solver_epochs_and_anchors(places, tmp_path):
+def test_the_papers_row_has_its_solver_epochs_and_anchors():
     for data, epochs, anchors in (("ag_news", 8, 700), ("dbpedia_14", 4, 500)):
         for run in paper_runs(data):
             chosen = {name: run.settings[name] for name in ("preset", "solver", "epochs", "anchors")}
             assert chosen == {"preset": "paper", "solver": "gradient", "epochs": epochs, "anchors": anchors}
-    assert runs.reproduce([ade_run("ag_news", preset="paper", solver="gradient", **SHORT)], places, tmp_path) == []
 
 
-def test_a_model_learns_from_an_encoder_and_a_lexicon_stands_alone(places, tmp_path):
-    from tests.test_benchmarks_peers import small_encoder
-
-    small_encoder(places.models_dir / "minilm-l6")
-    todo = [ade_run("ag_news", taught="minilm-l6", **SHORT)]
-    todo += [Run("lexicon", {"data": "ag_news", "teacher": "deberta-v3-xsmall", "seed": 0})]
-    assert runs.reproduce(todo, places, tmp_path) == []
-    taught, lexicon = (record["figures"] for record in sorted(records.load(tmp_path), key=lambda each: each["kind"]))
-    assert 0 <= taught["accuracy"] <= 1
-    assert lexicon["accuracy"] > 0.8
-    assert lexicon["bytes"] == lexicon["model_bytes"] + lexicon["tokenizer_bytes"]
-
-
-def test_load_on_the_service_is_measured(places, tmp_path):
-    settings = {"data": "ag_news", "teacher": "deberta-v3-xsmall", "clients": [3], "seconds": 0.25}
+def test_load_on_the_service_is_measured_beside_a_peer(places, tmp_path):
+    settings = {"data": "ag_news", "clients": [1, 3], "seconds": 0.25, "peers": ["tfidf"]}
     assert runs.reproduce([Run("service", settings)], places, tmp_path) == []
     (record,) = records.load(tmp_path)
-    for way, by_clients in record["figures"].items():
+    assert list(record["figures"]) == ["ade serve", "FastAPI + TF-IDF + linear"]
+    for name, by_clients in record["figures"].items():
         for each in by_clients.values():
-            assert 0 < each["p50_ms"] <= each["p99_ms"], way
+            assert 0 < each["p50_ms"] <= each["p99_ms"], name
             assert each["requests_per_second"] > 0
-    assert json.dumps(record)
 
 
 def test_memory_and_time_are_measured_on_a_few_rows(places, tmp_path):

@@ -17,7 +17,7 @@ from benchmarks import library, records, runs
 from benchmarks.records import Places, Run
 from benchmarks.subjects import compress, size, vectors
 from benchmarks.subjects.quantizers import WAYS, in_groups, trimmed
-from benchmarks.subjects.sentence import general_texts, other_encoder, texts_of_languages, translation_pairs
+from benchmarks.subjects.sentence import other_encoder
 from tests.compression.conftest import decoder, encoder, texts  # noqa: F401
 from tests.conftest import word_tokenizer
 
@@ -148,66 +148,30 @@ def test_every_way_to_squeeze_a_table_keeps_its_budget():
     table = torch.nn.functional.normalize(table + 0.5 * torch.randn(1000, 32, generator=generator), dim=1)
     teacher, rows = ade.Teacher("made", table, word_tokenizer([f"w{i}" for i in range(998)])), table.numpy()
     budgets = (25_000, 45_000)
-    for method in (*size.SWEPT, *size.FIXED):
-        found = [size.serve(method, teacher, rows, budget, library.silent) for budget in budgets]
-        near = [size.closeness(rows, served[0], np.ones(1000)) for served in found if served]
-        if method in size.SWEPT:
-            assert all(served[1] <= budget for served, budget in zip(found, budgets, strict=True) if served)
-        if len(near) == 2:
-            assert near[1]["cosine"] > near[0]["cosine"] - 0.01, method
-    exact = size.closeness(rows, rows, np.ones(1000))
-    assert exact["recall_at_10"] == 1
-    assert exact["cosine"] == pytest.approx(1)
-    for pairs, anchors in size.plain_shapes(8 << 20, 128_100, 384):
-        assert 8 * 128_100 * pairs + 4 * 384 * anchors <= 8 << 20
-    assert size.plain_shapes(1000, 128_100, 384) == []
+    for method in size.METHODS:
+        served = [size.serve(method, teacher, rows, budget, library.silent) for budget in budgets]
+        assert all(each[1] <= budget for each, budget in zip(served, budgets, strict=True) if each)
+        near = [(library.unit(each[0]) * rows).sum(1).mean() for each in served if each]
+        assert len(near) < 2 or near[1] > near[0] - 0.01, method
 
 
 def test_an_encoder_of_many_languages_is_distilled_and_measured(folders, monkeypatch, tmp_path):
     monkeypatch.setattr(encoder_distil, "CODED_FROM", 100)
-    monkeypatch.setattr("benchmarks.subjects.sentence.many_tasks",
-                        lambda encode, places: {"tatoeba": vectors.tatoeba(encode, places, ["fin"])})  # fmt: skip
+    found = {"tatoeba": lambda encode, places: vectors.tatoeba(encode, places, ["fin"]), "STSB": ("en",)}
+    for name, value in found.items():
+        monkeypatch.setattr(f"benchmarks.subjects.sentence.{name}", value)
     folder = folders.data_dir / "multilingual"
     folder.mkdir()
-    with pytest.raises(InputError, match="corpora texts"):
-        texts_of_languages(folders, 0)
     some, others = texts(60, seed=2), texts(60, seed=3)
     (folder / "de.txt").write_text("\n".join(some) + "\n", "utf8")
-    with pytest.raises(InputError, match="corpora drawn"):
-        texts_of_languages(folders, 0)
     (folder / "de.drawn.txt").write_text("word1 word2\n", "utf8")
-    assert len(texts_of_languages(folders, 10)) == 11
-
-    with pytest.raises(InputError, match="corpora translations"):
-        translation_pairs(folders)
     lines = "".join(f"{one}\t{other}\n" for one, other in zip(some, others, strict=True))
     (folder / "translations.tsv").write_text(lines, "utf8")
-    settings = {
-        "teacher": "multilingual-e5-small",
-        "texts": 0,
-        "seed": 0,
-        "size": "70kB",
-        "steps": 3,
-        "translations": True,
-    }
-    assert runs.reproduce([Run("multilingual_encoder", settings)], folders, tmp_path) == []
+    settings = {"teacher": "multilingual-e5-small", "corpus": "multilingual", "seed": 0, "translations": True}
+    todo = Run("encoder", {**settings, "size": "70kB", "steps": 3})
+    assert runs.reproduce([todo], folders, tmp_path) == []
     figures = records.load(tmp_path)[0]["figures"]
-    assert figures["texts"] == 61
     assert figures["bytes"] < 70_000
     assert figures["tatoeba"]["fin"] > 50  # of the same texts
     mean, _ = other_encoder("mean of multilingual-e5-small's table", folders)
     assert mean(["word1", "word1 word1"]).shape == (2, 32)
-
-
-def test_general_texts_are_of_training_rows(places):
-    for name in ("sst2", "trec", "banking77", "wordnet"):
-        (places.data_dir / name).symlink_to(places.data_dir / "ag_news")
-    for file in ("wikitext-2/valid.txt", "wic/train.data.txt"):
-        (places.data_dir / file).parent.mkdir()
-        (places.data_dir / file).write_text("One sentence here. Another one there.\tw\t1\tA third. B\tC\n")
-    found = set(general_texts(places))
-    assert {"One sentence here.", "A third. B", "C"} <= found
-    test = set(library.load_split(places, "ag_news", "test").texts)
-    rows = set(library.load_split(places, "ag_news", "train").texts)
-    assert rows <= found
-    assert not (test - rows) & found

@@ -26,7 +26,6 @@ def test_a_whole_encoder_is_fine_tuned(places, tmp_path):
     assert runs.reproduce([peer_run("minilm-l6", "ag_news")], places, tmp_path) == []
     figures = records.load(tmp_path)[0]["figures"]
     assert 0.2 < figures["accuracy"] <= 1
-    assert figures["texts_per_second"] > 0
     assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"]
     assert figures["model_bytes"] > 4 * 32 * 50
     assert figures["tokenizer_bytes"] > 50
@@ -48,7 +47,8 @@ def test_peers_are_tuned_on_training_rows(places, tmp_path, peer, monkeypatch):
     needed = "fasttext" if peer.startswith("fasttext") else "sklearn"
     pytest.importorskip(needed, reason=f"{needed} is of the extra 'bench'")
     few = {"text": ("lower case",), "wordNgrams": (2,), "epoch": (25,), "lr": (0.5, 0.1), "dim": (10,)}
-    monkeypatch.setitem(peers.GRIDS, "fasttext", few)
+    if needed == "fasttext":
+        monkeypatch.setitem(peers.FITS, peer, (peers.FITS[peer][0], few))
     assert runs.reproduce([peer_run(peer, "ag_news")], places, tmp_path) == []
     figures = records.load(tmp_path)[0]["figures"]
     assert figures["accuracy"] > 0.8
@@ -67,15 +67,6 @@ def test_settings_are_searched_one_after_the_other():
     found = peers.search({"a": (1, 2, 3), "b": ("x", "y")}, score)
     assert found == ({"a": 2, "b": "y"}, pytest.approx(0.8))  # of equals the earlier
     assert len(tried) == 4
-
-
-def test_folds_spread_every_class():
-    labels = np.repeat([0, 1, 2], [9, 30, 4])
-    fold = peers.folds(labels, 0)
-    for label in range(3):
-        counts = np.bincount(fold[labels == label], minlength=3)
-        assert counts.max() - counts.min() <= 1
-    assert (fold != peers.folds(labels, 1)).any()
 
 
 def test_batches_have_every_text_once_and_texts_about_as_long():

@@ -1,4 +1,4 @@
-"""Accuracy: the paper's tables, six data sets beside peers, few rows, models of a size, and one setting changed."""
+"""Accuracy: six data sets beside peers, few rows, the paper's tables."""
 
 import tempfile
 import time
@@ -10,33 +10,16 @@ import ade
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import Places, Run
-from benchmarks.subjects.fine_tuned import FineTuned
 from benchmarks.subjects.peers import TITLES, run_peer
 from benchmarks.tables import NAMES, Figure, Table, grid, listing, nbytes, percent
 
-TEACHER, SMALL_TEACHER = "deberta-v3-xsmall", "wordllama"
+TEACHER = "deberta-v3-xsmall"  # of the paper's own way
 SEEDS = (0, 1, 2)
-DATA = ("ag_news", "dbpedia_14")  # of the paper
-EVERY = (*DATA, "wordnet", "sst2", "trec", "banking77")
+PAPER_DATA = ("ag_news", "dbpedia_14")
+DATA = (*PAPER_DATA, "wordnet", "sst2", "trec", "banking77")
 ANCHORS = (100, 200, 300, 500, 700)
-SIZES = ("2.5 MB", "1.5 MB")  # of a model folder in all
 PER_CLASS, FEW_PEERS = (8, 64, 512), ("tfidf", "model2vec", "minilm+ngrams")
-PLAIN: dict[str, Any] = {"lexicon": False}
-CHANGED: dict[str, dict[str, Any]] = {  # one setting changed at a time, all without lexicon
-    "as it is": {},
-    "no token dropout": {"token_dropout": 0.0},
-    "no dropout of features": {"dropout": 0.0},
-    "no weight decay": {"weight_decay": 0.0},
-    "weights of the pairs frozen": {"train_weights": False},
-    "anchors frozen": {"train_anchors": False},
-    "not fitted to the data": {"fit_to_data": False},
-    "positions at full size": {"position_scale": 1.0},
-    "no positions": {"positions": "none"},
-    "mean pooling": {"pooling": "mean"},
-    "no SAT": {"sat": False},
-    "attention over anchors": {"attend": "anchors"},
-    "soft targets": {"taught": "minilm-l6"},
-}
+STRONG: dict[str, Any] = {"lexicon": False}  # our preset on a table, to stand beside the paper's
 Outcome = dict[str, Any]
 
 # The paper's own figures, to stand beside ours; its models were trained on all rows of each set.
@@ -55,25 +38,20 @@ PAPER_EPOCHS = {"ag_news": 8.0, "dbpedia_14": 4.0}  # its section on hyperparame
 PAPER_BEST_ANCHORS = {"ag_news": 700, "dbpedia_14": 500}  # its Table 1
 
 
-def ade_run(data: str, seed: int = 0, teacher: str = TEACHER, **changes: Any) -> Run:
-    """One model trained and tested; what is not said is ade's default."""
-    return Run("ade", {"data": data, "teacher": teacher, "seed": seed, **changes})
-
-
-def seeds(data: str, teacher: str = TEACHER, **changes: Any) -> list[Run]:
-    """The same run with every seed."""
-    return [ade_run(data, seed, teacher, **changes) for seed in SEEDS]
-
-
 def default_runs(data: str, **changes: Any) -> list[Run]:
-    """`ade train` without flags: convex fits on the encoder of the package."""
+    """`ade train` as it is, with every seed: convex fits on the encoder of the package."""
     return [Run("ade", {"data": data, "seed": seed, **changes}) for seed in SEEDS]
+
+
+def table_runs(data: str, **changes: Any) -> list[Run]:
+    """The paper's way: all layers trained, on the pairs of a pretrained table."""
+    return [Run("ade", {"data": data, "teacher": TEACHER, "seed": seed, **changes}) for seed in SEEDS]
 
 
 def paper_runs(data: str) -> list[Run]:
     """The paper's own solver, epochs and number of anchors."""
     chosen: Outcome = {"anchors": PAPER_BEST_ANCHORS[data], "solver": "gradient", "epochs": PAPER_EPOCHS[data]}
-    return seeds(data, preset="paper", **chosen)
+    return table_runs(data, preset="paper", **chosen)
 
 
 def anchor_and_transform_run(data: str) -> Run:
@@ -82,7 +60,8 @@ def anchor_and_transform_run(data: str) -> Run:
     It is learned with an L1 penalty and truncated; what is left of it, and the anchors, are trained on the task. There
     is no attention, so a token has the same weights in every text.
     """
-    return ade_run(data, **PLAIN, solver="gradient", signed=False, threshold=0.01, sat=False, pooling="mean")
+    chosen: Outcome = {"solver": "gradient", "signed": False, "threshold": 0.01, "sat": False, "pooling": "mean"}
+    return table_runs(data, **STRONG, **chosen)[0]
 
 
 def peer_run(peer: str, data: str, seed: int = 0, **changes: Any) -> Run:
@@ -93,21 +72,58 @@ def peer_run(peer: str, data: str, seed: int = 0, **changes: Any) -> Run:
 # -- tables --------------------------------------------------------------------------------------------------------
 
 ACCURACY = Figure("accuracy", "accuracy", percent, better=1)
+MACRO_F1 = Figure("macro F1", "macro_f1", percent, better=1)
 SIZE = Figure("size", "bytes", nbytes, spread=False)
-SCORES = [
-    ACCURACY,
-    Figure("macro F1", "macro_f1", percent, better=1),
-    Figure("precision", "precision", percent, better=1),
-    Figure("recall", "recall", percent, better=1),
-]
 TRAIN_ROWS = Figure("rows", "train_rows", "{:,.0f}".format, spread=False)
+TEST_ROWS = Figure("test rows", "test_rows", "{:,.0f}".format, spread=False)
+
+
+def accuracy_rows() -> dict[str, dict[str, list[Run]]]:
+    rows = {}
+    for data in DATA:
+        rows[NAMES[data]] = {
+            "ADE": default_runs(data),
+            "ADE, 2 MB": default_runs(data, size="2MB"),
+            "ADE on DeBERTa's table": table_runs(data, **STRONG),
+            "lexicon alone": [Run("lexicon", {"data": data, "teacher": TEACHER, "seed": 0})],
+            **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
+        }
+    return rows
+
+
+def accuracy() -> Table:
+    """Six data sets: test accuracy in percent, mean ± standard deviation over seeds."""
+    return grid("accuracy", accuracy_rows(), ACCURACY)
+
+
+def accuracy_bytes() -> Table:
+    """Bytes of all that prediction reads, tokenizer included."""
+    return grid("size", accuracy_rows(), SIZE)
+
+
+def chart() -> Table:
+    """AG News, all trained on the same 49,612 rows: test accuracy in percent, bytes of all that prediction reads."""
+    rows = accuracy_rows()[NAMES["ag_news"]]
+    shown = {name: runs for name, runs in rows.items() if name != "lexicon alone"}
+    return listing("", shown, [ACCURACY, SIZE])
+
+
+def few() -> Table:
+    """Few rows of each class, drawn by the seed: test accuracy in percent, mean ± standard deviation over seeds."""
+    rows: dict[str, dict[str, list[Run]]] = {}
+    for data in DATA:
+        for count in (*PER_CLASS, 0):
+            drawn: dict[str, Any] = {"per_class": count} if count else {}
+            peers = {TITLES[peer]: [peer_run(peer, data, seed, **drawn) for seed in SEEDS] for peer in FEW_PEERS}
+            rows[f"{NAMES[data]}, {count or 'all'}"] = {"ADE": default_runs(data, **drawn), **peers}
+    return grid("rows of a class", rows, ACCURACY)
 
 
 def classification(data: str) -> Table:
     rows = {
-        "ADE": seeds(data),
-        "ADE without lexicon": seeds(data, **PLAIN),
-        "ADE, preset paper": seeds(data, preset="paper"),
+        "ADE": default_runs(data),
+        "ADE, preset strong, without lexicon": table_runs(data, **STRONG),
+        "ADE, preset paper": table_runs(data, preset="paper"),
         "ADE, preset paper, the paper's solver, K and epochs": paper_runs(data),
         "Anchor & Transform": [anchor_and_transform_run(data)],
         **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
@@ -115,8 +131,8 @@ def classification(data: str) -> Table:
     given = {}
     for name, (accuracy, f1) in PAPER_CLASSIFICATION[data].items():
         figures = (f"{accuracy:.2f}", "-" if f1 is None else f"{f1:.2f}")
-        given[f"paper: {name}"] = (f"{PAPER_ROWS[data]:,}", *figures, "-", "-", "-")
-    return listing(NAMES[data], rows, [TRAIN_ROWS, *SCORES, SIZE], given=given)
+        given[f"paper: {name}"] = (f"{PAPER_ROWS[data]:,}", "-", *figures, "-")
+    return listing(NAMES[data], rows, [TRAIN_ROWS, TEST_ROWS, ACCURACY, MACRO_F1, SIZE], given=given)
 
 
 def classification_news() -> Table:
@@ -129,74 +145,20 @@ def classification_dbpedia() -> Table:
     return classification("dbpedia_14")
 
 
-def accuracy_rows() -> dict[str, dict[str, list[Run]]]:
-    rows = {}
-    for teacher in (TEACHER, SMALL_TEACHER):
-        for data in EVERY:
-            rows[NAMES[data] + ("" if teacher == TEACHER else f" ({teacher})")] = {
-                "ADE, no flags": default_runs(data),
-                "ADE": seeds(data, teacher),
-                "ADE, soft targets": seeds(data, teacher, taught="minilm-l6"),
-                "ADE without lexicon": seeds(data, teacher, **PLAIN),
-                "lexicon alone": [Run("lexicon", {"data": data, "teacher": teacher, "seed": 0})],
-                **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
-            }
-    return rows
-
-
-def accuracy() -> Table:
-    """Six data sets, two teachers: test accuracy in percent, mean ± standard deviation over seeds."""
-    return grid("accuracy", accuracy_rows(), ACCURACY)
-
-
-def accuracy_bytes() -> Table:
-    """Bytes of all that prediction reads, tokenizer included."""
-    return grid("size", accuracy_rows(), SIZE)
-
-
-def overview() -> Table:
-    """On DeBERTa-v3-xsmall's table: test accuracy in percent, mean ± standard deviation over seeds."""
-    return grid("accuracy", {NAMES[data]: accuracy_rows()[NAMES[data]] for data in EVERY}, ACCURACY)
-
-
-def chart() -> Table:
-    """AG News, all trained on the same 49,612 rows: test accuracy in percent, bytes of all that prediction reads."""
-    own = accuracy_rows()[NAMES["ag_news"]]
-    ours = {"ADE": default_runs("ag_news"), "ADE on DeBERTa's table": own["ADE without lexicon"]}
-    return listing("", ours | {title: own[title] for title in TITLES.values()}, [ACCURACY, SIZE])
-
-
-def few() -> Table:
-    """Few rows of each class, drawn by the seed: test accuracy in percent, mean ± standard deviation over seeds."""
-    rows: dict[str, dict[str, list[Run]]] = {}
-    for data in EVERY:
-        for count in (*PER_CLASS, 0):
-            drawn: dict[str, Any] = {"per_class": count} if count else {}
-            peers = {TITLES[peer]: [peer_run(peer, data, seed, **drawn) for seed in SEEDS] for peer in FEW_PEERS}
-            rows[f"{NAMES[data]}, {count or 'all'}"] = {"ADE": default_runs(data, **drawn), **peers}
-    return grid("rows of a class", rows, ACCURACY)
-
-
-def ablation() -> Table:
-    """One setting changed at a time, without lexicon: test accuracy in percent, one seed."""
-    rows = {
-        name: {NAMES[data]: [ade_run(data, **PLAIN, **change)] for data in ("ag_news", "wordnet")}
-        for name, change in CHANGED.items()
-    }
-    return grid("changed", rows, ACCURACY, compare="column")
-
-
 def over_anchors(data: str, **changes: Any) -> dict[str, list[Run]]:
     """A row over the number of anchors; K = 500 is the default."""
-    chosen: dict[int, dict[str, Any]] = {k: changes if k == 500 else {**changes, "anchors": k} for k in ANCHORS}
-    return {str(k): seeds(data, **settings) for k, settings in chosen.items()}
+    row = {}
+    for k in ANCHORS:
+        anchors = {} if k == 500 else {"anchors": k}
+        row[str(k)] = table_runs(data, **changes, **anchors)
+    return row
 
 
 def sat() -> Table:
     """AG News over K, ours without lexicon: test accuracy in percent, mean ± standard deviation over seeds."""
     rows, given = {}, {}
-    ours: dict[str, dict[str, Any]] = {"preset strong": PLAIN, "preset paper": {"preset": "paper"}}
-    for name, settings in ours.items():
+    presets: dict[str, dict[str, Any]] = {"preset strong": STRONG, "preset paper": {"preset": "paper"}}
+    for name, settings in presets.items():
         rows[f"{name}, with SAT"] = over_anchors("ag_news", **settings)
         rows[f"{name}, without SAT"] = over_anchors("ag_news", **settings, sat=False)
     for on, name in ((True, "paper, with SAT"), (False, "paper, without SAT")):
@@ -207,13 +169,7 @@ def sat() -> Table:
 def anchors() -> Table:
     """DBpedia-14 over K, ours without lexicon: test accuracy in percent, mean ± standard deviation over seeds."""
     given = {"paper": [f"{PAPER_ANCHORS[k]:.2f}" for k in ANCHORS]}
-    return grid("K", {"preset strong": over_anchors("dbpedia_14", **PLAIN)}, ACCURACY, given=given)
-
-
-def attend() -> Table:
-    """AG News, what attention reads, without lexicon: test metrics in percent, mean ± standard deviation over seeds."""
-    rows = {"tokens": seeds("ag_news", **PLAIN), "anchors": seeds("ag_news", **PLAIN, attend="anchors")}
-    return listing("attention over", rows, SCORES[:2])
+    return grid("K", {"preset strong": over_anchors("dbpedia_14", **STRONG)}, ACCURACY, given=given)
 
 
 def gpe() -> Table:
@@ -222,25 +178,15 @@ def gpe() -> Table:
     """
     rows: dict[str, dict[str, list[Run]]] = {}
     for mode, kinds in (("anchors", ("grouped", "each", "none")), ("tokens", ("grouped", "none"))):
-        chosen = PLAIN if mode == "tokens" else {**PLAIN, "attend": mode}
-        settings = {kind: chosen if kind == "grouped" else {**chosen, "positions": kind} for kind in kinds}
-        rows[mode] = {kind: seeds("ag_news", **each) for kind, each in settings.items()}
+        rows[mode] = {}
+        for kind in kinds:
+            changes = {"attend": mode, "positions": kind}
+            changed = {name: value for name, value in changes.items() if value not in ("tokens", "grouped")}
+            rows[mode][kind] = table_runs("ag_news", **STRONG, **changed)  # what is the default is not said
     return grid("attention over", rows, ACCURACY)
 
 
-def packed() -> Table:
-    """Model folders of a size in all: test accuracy in percent, mean ± standard deviation over seeds."""
-    rows = {
-        NAMES[data]: {"as it is": seeds(data), **{size: seeds(data, size=size) for size in SIZES}}
-        for data in (*DATA, "wordnet", "banking77")
-    }
-    return grid("accuracy", rows, ACCURACY)
-
-
-TABLES = (
-    classification_news, classification_dbpedia, accuracy, accuracy_bytes, few, ablation, sat, anchors, attend, gpe,
-    packed,
-)  # fmt: skip
+TABLES = (accuracy, accuracy_bytes, few, classification_news, classification_dbpedia, sat, anchors, gpe)
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------
@@ -249,27 +195,13 @@ TABLES = (
 def run_ade(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """Metrics on test rows, bytes, and seconds of training."""
     rows, dev, test = library.load_rows(places, settings)
-    count, more = len(rows), {}
-    if "taught" in settings:
-        rows, dev = (rows, dev) if dev is not None else ade.validation_split(rows, 0)
-        more["distill_from"] = fine_tuned(places, settings["taught"], settings["data"], rows, report)
     with tempfile.TemporaryDirectory() as folder:
         out, began = Path(folder) / "model", time.perf_counter()
-        model = library.fit(places, settings, rows, dev, out, report, **more)
+        model = library.fit(places, settings, rows, dev, out, report)
         seconds = time.perf_counter() - began
         sizes = library.folder_sizes(out)
     metrics = ade.evaluate(model, test).as_dict()
-    return {**metrics, **sizes, "train_seconds": seconds, "train_rows": count, "test_rows": len(test)}
-
-
-def fine_tuned(places: Places, name: str, data: str, rows: ade.Dataset, report: Report) -> Path:
-    """An encoder fine-tuned on these rows, kept in the work folder: it teaches."""
-    folder = places.work / "encoders" / f"{name}-{data}-{library.rows_hash(rows)}"
-    source = places.model(name)
-    with library.made_once(folder) as missing:
-        if missing:
-            FineTuned(source, rows.names, places.device).fit(rows, 0, report).save(folder)
-    return folder
+    return {**metrics, **sizes, "train_seconds": seconds, "train_rows": len(rows), "test_rows": len(test)}
 
 
 def run_lexicon(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
@@ -282,7 +214,7 @@ def run_lexicon(settings: Mapping[str, Any], places: Places, report: Report) -> 
     model, scores = library.fit_lexicon_alone(places, settings["teacher"], rows, dev, dev_from_training, report)
     seconds = time.perf_counter() - began
     metrics = library.compare(test.labels, scores(test.texts).argmax(1), rows.names).as_dict()
-    tokenizer = ade.load_teacher(library.teacher_path(places, settings["teacher"])).tokenizer
+    tokenizer = ade.load_teacher(places.model(settings["teacher"])).tokenizer
     sizes = library.sizes(model, len(tokenizer.to_str().encode("utf8")))
     return {**metrics, **sizes, "train_seconds": seconds, "train_rows": count, "test_rows": len(test)}
 

@@ -1,4 +1,4 @@
-"""A Hugging Face encoder that is fine-tuned whole: a peer, and a teacher of soft targets."""
+"""A Hugging Face encoder that is fine-tuned whole."""
 
 import tempfile
 from collections.abc import Sequence
@@ -67,16 +67,11 @@ class FineTuned:
         return labels
 
     def sizes(self) -> Sizes:
-        """Bytes of the folder that `save` writes."""
-        with tempfile.TemporaryDirectory() as out:
-            self.save(Path(out) / "model")
-            return library.folder_sizes(Path(out) / "model")
-
-    def save(self, folder: Path) -> None:
-        """Write a folder that transformers can load."""
-        with library.quiet(), library.new_folder(folder, {"config.json"}) as draft:
-            self.model.save_pretrained(draft)
-            self.tokenizer.save_pretrained(draft)
+        """Bytes of the folder that transformers writes."""
+        with library.quiet(), tempfile.TemporaryDirectory() as out:
+            self.model.save_pretrained(out)
+            self.tokenizer.save_pretrained(out)
+            return library.folder_sizes(Path(out))
 
 
 def shuffled_batches(texts: Sequence[str], size: int, seed: int) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,8 @@ from benchmarks.records import Places
 from benchmarks.subjects.fine_tuned import FineTuned
 from benchmarks.subjects.vectors import Encode, whole_encoder
 
-WITH_ENCODER = ("minilm+ngrams", "minilm-l6")  # those that may run on a GPU
 FUSED, DEEP = "minilm+ngrams", "minilm-l6"
+WITH_ENCODER = (FUSED, DEEP)  # those that may run on a GPU
 TITLES = {
     "tfidf": "TF-IDF + linear",
     "nbsvm": "NB-SVM",
@@ -42,8 +42,6 @@ TITLES = {
 CHOOSING_ROWS, FOLDS = 10_000, 3
 WORDS, EVERY_TOKEN = r"(?u)\b\w\w+\b", r"(?u)\b\w+\b|[^\w\s]"  # scikit-learn's own; with single characters, punctuation
 LOWER, SPLIT, UNCHANGED = "lower case", "lower case, punctuation split off", "unchanged"  # what fastText reads
-BUCKETS = 2_000_000  # fastText's default, and the most
-FEWEST = 20_000_000  # numbers in the buckets: with fewer, this build of fastText may begin with memory it did not clear
 STRENGTHS, MAX_ITERATIONS = (1.0, 10.0, 100.0, 1000.0), 1000  # C of the fused classifiers; of any logistic regression
 Options = dict[str, Any]
 Predict = Callable[[Sequence[str]], np.ndarray]  # raw texts -> class numbers
@@ -62,65 +60,35 @@ Fit = Callable[[Dataset, int, Options], Trained]  # rows, seed, options
 
 
 def run_peer(settings: Mapping[str, Any], places: Places, report: Report) -> dict[str, Any]:
-    """Metrics, bytes, texts a second, and seconds of training, in which its settings are chosen."""
+    """Metrics, bytes, and seconds of training, in which its settings are chosen."""
     rows, _, test = library.load_rows(places, settings)
     began = time.perf_counter()
     trained = train(settings["peer"], rows, places, settings["seed"])
     seconds = time.perf_counter() - began
-
-    texts = list(test.texts)
-    began = time.perf_counter()
-    predicted = trained.predict(texts)
-    rate = len(texts) / (time.perf_counter() - began)
-    metrics = library.compare(test.labels, predicted, rows.names).as_dict()
-    outcome = {**metrics, **trained.sizes(), "train_seconds": seconds, "texts_per_second": rate}
+    metrics = library.compare(test.labels, trained.predict(list(test.texts)), rows.names).as_dict()
+    outcome = {**metrics, **trained.sizes(), "train_seconds": seconds}
     return {**outcome, "train_rows": len(rows), "test_rows": len(test), "chosen": trained.chosen}
 
 
-def train(name: str, rows: Dataset, places: Places, seed: int) -> Trained:
-    """Train a peer by its name; any other name is that of an encoder to fine-tune."""
+def train(name: str, rows: Dataset, places: Places, seed: int, tune: bool = True) -> Trained:
+    """Train a peer by its name, its settings searched, or with `tune=False` the first of each."""
+    if name in FITS:
+        fit, grid = FITS[name]
+        if not tune:
+            return fit(rows, seed, {setting: values[0] for setting, values in grid.items()})
+        options, accuracy = search(grid, partial(cross_validated, fit, rows, seed))
+        trained = fit(rows, seed, options)
+        return Trained(trained.predict, trained.sizes, {**options, "cross_validated_accuracy": accuracy})
+    folder = places.model(DEEP)
     if name == "model2vec":
-        return model2vec(rows, places.model(DEEP))
-    if name == "fasttext-ftz":
-        return tuned(fasttext, GRIDS["fasttext"], rows, seed, partial(fasttext, quantised=True))
+        return model2vec(rows, folder)
     if name == FUSED:
-        return fused(rows, whole_encoder(places.model(DEEP), places.device).encode, places.model(DEEP), seed)
-    if name in GRIDS:
-        return tuned({"tfidf": tfidf, "nbsvm": nbsvm, "fasttext": fasttext}[name], GRIDS[name], rows, seed)
-    encoder = FineTuned(places.model(name), rows.names, places.device).fit(rows, seed)
+        return fused(rows, whole_encoder(folder, places.device).encode, folder, seed)
+    encoder = FineTuned(folder, rows.names, places.device).fit(rows, seed)
     return Trained(encoder.predict, encoder.sizes)
 
 
 # -- choosing settings ---------------------------------------------------------------------------------------------
-
-GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # the first value of each is where the search begins
-    "tfidf": {
-        "token_pattern": (WORDS, EVERY_TOKEN),
-        "characters": (False, True),
-        "sublinear": (True, False),
-        "classifier": ("svm", "logistic"),
-        "C": (1.0, 0.1, 0.3, 3.0, 10.0),
-    },
-    "nbsvm": {
-        "C": (1.0, 0.01, 0.1, 10.0),
-        "interpolation": (1.0, 0.5, 0.25),
-        "token_pattern": (WORDS, EVERY_TOKEN),
-    },
-    "fasttext": {
-        "text": (LOWER, SPLIT, UNCHANGED),
-        "wordNgrams": (2, 3),
-        "epoch": (25, 5, 50),
-        "lr": (0.5, 0.1, 1.0),
-        "dim": (10, 50, 100),
-    },
-}
-
-
-def tuned(fit: Fit, grid: Mapping[str, tuple[Any, ...]], rows: Dataset, seed: int, final: Fit | None = None) -> Trained:
-    """The peer trained on all rows (by `final` where it is made in another way), with the settings best by `fit`."""
-    options, accuracy = search(grid, partial(cross_validated, fit, rows, seed))
-    trained = (final or fit)(rows, seed, options)
-    return Trained(trained.predict, trained.sizes, {**options, "cross_validated_accuracy": accuracy})
 
 
 def search(grid: Mapping[str, tuple[Any, ...]], score: Callable[[Options], float]) -> tuple[Options, float]:
@@ -141,35 +109,30 @@ def choosing_rows(rows: Dataset, seed: int) -> Dataset:
     return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:CHOOSING_ROWS]))
 
 
+def folds(seed: int) -> Any:
+    """The folds of cross-validation: every class is spread over them."""
+    from sklearn.model_selection import StratifiedKFold
+
+    return StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+
+
 def cross_validated(fit: Fit, rows: Dataset, seed: int, options: Options) -> float:
     """Mean accuracy over the folds, of a model trained on the other folds."""
     rows = choosing_rows(rows, seed)
-    fold = folds(rows.labels, seed)
     accuracies = []
-    for held_out in range(FOLDS):
-        inside, outside = rows.take(np.flatnonzero(fold != held_out)), rows.take(np.flatnonzero(fold == held_out))
-        if not len(inside) or not len(outside):
-            continue
+    for inside, outside in folds(seed).split(rows.texts, rows.labels):
+        unseen = rows.take(outside)
         try:
-            trained = fit(inside, seed, options)
+            predicted = fit(rows.take(inside), seed, options).predict(list(unseen.texts))
         except RuntimeError as error:  # how fastText ends at too high a learning rate
             if "NaN" not in str(error):
                 raise
             return 0.0
-        accuracies.append((trained.predict(list(outside.texts)) == outside.labels).mean())
+        accuracies.append((predicted == unseen.labels).mean())
     return float(np.mean(accuracies))
 
 
-def folds(labels: np.ndarray, seed: int) -> np.ndarray:
-    """The fold of each row; every class is spread over the folds as evenly as can be."""
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    fold = np.empty(len(labels), dtype=np.int64)
-    fold[order] = np.arange(len(labels)) % FOLDS
-    return fold
-
-
-# -- the peers -----------------------------------------------------------------------------------------------------
+# -- n-grams -------------------------------------------------------------------------------------------------------
 
 
 def ngram_features(characters: bool = True, token_pattern: str = EVERY_TOKEN, sublinear: bool = True) -> Any:
@@ -195,64 +158,12 @@ def tfidf(rows: Dataset, seed: int, options: Options) -> Trained:
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
-    chosen = dict(options)
-    classifier, strength = chosen.pop("classifier"), chosen.pop("C")
-    features = ngram_features(**chosen)
-    svm = LinearSVC(C=strength, random_state=seed)
-    model = svm if classifier == "svm" else LogisticRegression(C=strength, max_iter=MAX_ITERATIONS)
+    features = ngram_features(options["characters"], options["token_pattern"], options["sublinear"])
+    svm = LinearSVC(C=options["C"], random_state=seed)
+    logistic = LogisticRegression(C=options["C"], max_iter=MAX_ITERATIONS)
+    model = svm if options["classifier"] == "svm" else logistic
     model.fit(features.fit_transform(rows.texts), rows.labels)
     return Trained(lambda texts: model.predict(features.transform(texts)), lambda: linear_model_sizes(features, model))
-
-
-def fused(rows: Dataset, encode: Encode, encoder: Path, seed: int) -> Trained:
-    """Logistic regression on frozen sentence vectors, another on n-grams, and a weighted mean of log-probabilities.
-
-    Each C, then the weight, has the least log loss on predictions out of fold.
-    """
-    from scipy.special import softmax
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import log_loss
-    from sklearn.model_selection import PredefinedSplit, cross_val_predict
-    from sklearn.pipeline import make_pipeline
-
-    def classifier(strength: float) -> Any:
-        return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS)
-
-    def inputs(texts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-        return encode(texts), list(texts)
-
-    makers = (classifier, lambda strength: make_pipeline(ngram_features(), classifier(strength)))
-    some = choosing_rows(rows, seed)
-    split = PredefinedSplit(folds(some.labels, seed))
-    strengths, logs = [], []
-    for make, given in zip(makers, inputs(some.texts), strict=True):
-        tried = {
-            strength: cross_val_predict(make(strength), given, some.labels, cv=split, method="predict_proba")
-            for strength in STRENGTHS
-        }
-        strengths.append(min(tried, key=lambda strength: log_loss(some.labels, tried[strength])))
-        logs.append(np.log(tried[strengths[-1]].clip(1e-12)))
-
-    def loss(weight: float) -> float:
-        return log_loss(some.labels, softmax(weight * logs[0] + (1 - weight) * logs[1], axis=1))
-
-    weight = min((i / 20 for i in range(21)), key=loss)
-    settings = zip(makers, strengths, inputs(rows.texts), strict=True)
-    models = [make(strength).fit(given, rows.labels) for make, strength, given in settings]
-
-    def predict(texts: Sequence[str]) -> np.ndarray:
-        by_vectors, by_ngrams = (
-            model.predict_log_proba(given) for model, given in zip(models, inputs(texts), strict=True)
-        )
-        return models[0].classes_[(weight * by_vectors + (1 - weight) * by_ngrams).argmax(1)]
-
-    def sizes() -> Sizes:
-        (features, ngrams), vectors = (each for _, each in models[1].steps), models[0]
-        weights = library.sizes(4 * (vectors.coef_.size + vectors.intercept_.size))
-        parts = (library.folder_sizes(encoder), weights, linear_model_sizes(features, ngrams))
-        return {name: sum(part[name] for part in parts) for name in weights}
-
-    return Trained(predict, sizes, {"weight of vectors": weight, "C": strengths})
 
 
 def nbsvm(rows: Dataset, seed: int, options: Options) -> Trained:
@@ -271,8 +182,7 @@ def nbsvm(rows: Dataset, seed: int, options: Options) -> Trained:
     biases = np.full(len(rows.names), -np.inf, dtype=np.float32)
     for label in range(len(rows.names)):
         own = rows.labels == label
-        if not own.any() or own.all():
-            biases[label] = np.inf if own.all() else -np.inf
+        if not own.any():  # so few rows that a fold has none of a class
             continue
         inside, outside = (1 + np.asarray(counts[part].sum(0)).ravel() for part in (own, ~own))
         ratio = np.log((inside / inside.sum()) / (outside / outside.sum()))
@@ -294,14 +204,12 @@ def fasttext(rows: Dataset, seed: int, options: Options, quantised: bool = False
 
     line = partial(_line, kind=options["text"])
     settings = {name: value for name, value in options.items() if name != "text"}
-    hashed = _count_ngrams(map(line, rows.texts), options["wordNgrams"])
-    buckets = min(BUCKETS, max(FEWEST // options["dim"], 2 * hashed))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "train.txt"
         order = list(range(len(rows)))
         random.Random(seed).shuffle(order)
         file.write_text("".join(f"__label__{rows.labels[i]} {line(rows.texts[i])}\n" for i in order), "utf8")
-        model = package.train_supervised(str(file), **settings, bucket=buckets, thread=2, seed=seed + 1, verbose=0)
+        model = package.train_supervised(str(file), **settings, thread=2, seed=seed + 1, verbose=0)
         if quantised:
             model.quantize(str(file), qnorm=True, retrain=True, cutoff=100_000, verbose=False)
 
@@ -319,18 +227,81 @@ def fasttext(rows: Dataset, seed: int, options: Options, quantised: bool = False
 
 def _line(text: str, kind: str) -> str:
     """A text as fastText reads it: words with a space between them."""
-    text = text if kind == UNCHANGED else text.lower()
-    return " ".join((re.sub(r"([^\w\s])", r" \1 ", text) if kind == SPLIT else text).split())
+    if kind != UNCHANGED:
+        text = text.lower()
+    if kind == SPLIT:
+        text = re.sub(r"([^\w\s])", r" \1 ", text)
+    return " ".join(text.split())
 
 
-def _count_ngrams(lines: Iterable[str], longest: int) -> int:
-    """Different n-grams of 2 to `longest` words: fastText hashes each into a bucket."""
-    seen: set[int] = set()
-    for line in lines:
-        words = line.split()
-        for length in range(2, longest + 1):
-            seen.update(hash(tuple(words[i : i + length])) for i in range(len(words) - length + 1))
-    return len(seen)
+FASTTEXT = {
+    "text": (LOWER, SPLIT, UNCHANGED),
+    "wordNgrams": (2, 3),
+    "epoch": (25, 5, 50),
+    "lr": (0.5, 0.1, 1.0),
+    "dim": (10, 50, 100),
+}
+TFIDF = {
+    "token_pattern": (WORDS, EVERY_TOKEN),
+    "characters": (False, True),
+    "sublinear": (True, False),
+    "classifier": ("svm", "logistic"),
+    "C": (1.0, 0.1, 0.3, 3.0, 10.0),
+}
+NBSVM = {"C": (1.0, 0.01, 0.1, 10.0), "interpolation": (1.0, 0.5, 0.25), "token_pattern": (WORDS, EVERY_TOKEN)}
+FITS: dict[str, tuple[Fit, Mapping[str, tuple[Any, ...]]]] = {  # how each is fitted, and the values of its settings
+    "tfidf": (tfidf, TFIDF),
+    "nbsvm": (nbsvm, NBSVM),
+    "fasttext": (fasttext, FASTTEXT),
+    "fasttext-ftz": (partial(fasttext, quantised=True), FASTTEXT),
+}
+
+# -- vectors -------------------------------------------------------------------------------------------------------
+
+
+def fused(rows: Dataset, encode: Encode, encoder: Path, seed: int) -> Trained:
+    """Logistic regression on frozen sentence vectors, another on n-grams, and a weighted mean of log-probabilities.
+
+    Each C, then the weight, has the least log loss on predictions out of fold.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import GridSearchCV, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+
+    def inputs(texts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+        return encode(texts), list(texts)
+
+    some = choosing_rows(rows, seed)
+    models, probabilities = [], []
+    for steps, given in zip(([], [ngram_features()]), inputs(some.texts), strict=True):
+        model = make_pipeline(*steps, LogisticRegression(max_iter=MAX_ITERATIONS))
+        grid = {"logisticregression__C": STRENGTHS}
+        found = GridSearchCV(model, grid, scoring="neg_log_loss", cv=folds(seed), refit=False).fit(given, some.labels)
+        model.set_params(**found.best_params_)
+        models.append(model)
+        probabilities.append(cross_val_predict(model, given, some.labels, cv=folds(seed), method="predict_proba"))
+
+    def mixed(weight: float, vectors: np.ndarray, ngrams: np.ndarray) -> np.ndarray:
+        product = vectors.clip(1e-12) ** weight * ngrams.clip(1e-12) ** (1 - weight)
+        return product / product.sum(1, keepdims=True)
+
+    weight = min((i / 20 for i in range(21)), key=lambda weight: log_loss(some.labels, mixed(weight, *probabilities)))
+    for model, given in zip(models, inputs(rows.texts), strict=True):
+        model.fit(given, rows.labels)
+
+    def predict(texts: Sequence[str]) -> np.ndarray:
+        scores = [model.predict_proba(given) for model, given in zip(models, inputs(texts), strict=True)]
+        return models[0].classes_[mixed(weight, *scores).argmax(1)]
+
+    def sizes() -> Sizes:
+        vectors, (features, ngrams) = models[0][-1], models[1]
+        weights = library.sizes(4 * (vectors.coef_.size + vectors.intercept_.size))
+        parts = (library.folder_sizes(encoder), weights, linear_model_sizes(features, ngrams))
+        return {name: sum(part[name] for part in parts) for name in weights}
+
+    strengths = [model[-1].C for model in models]
+    return Trained(predict, sizes, {"weight of vectors": weight, "C": strengths})
 
 
 def model2vec(rows: Dataset, encoder: Path) -> Trained:

@@ -51,28 +51,6 @@ def residual_quantizer(table: np.ndarray, size: int, frequency: np.ndarray) -> S
     return coder.decode(coder.compute_codes(table)), stages * (count + 2 * 256 * dim)
 
 
-def truncated_svd(table: np.ndarray, size: int, frequency: np.ndarray) -> Served:
-    """The leading directions, coordinates in 8 bits with a scale a row."""
-    count, dim = table.shape
-    rank = (size - 2 * count) // (count + 2 * dim)
-    if rank < 1:
-        return None
-    basis = np.linalg.eigh(table.T @ table)[1][:, ::-1][:, :rank]
-    return row_wise(table @ basis, 8) @ basis.T, rank * (count + 2 * dim) + 2 * count
-
-
-def clusters(table: np.ndarray, size: int, frequency: np.ndarray) -> Served:
-    """k-means: a token is its cluster's centre (model2vec's quantised vocabulary)."""
-    faiss: Any = import_module("faiss")
-    count, dim = table.shape
-    centres = (size - 2 * count) // (2 * dim)
-    if centres < 2:
-        return None
-    means = faiss.Kmeans(dim, centres, niter=12, min_points_per_centroid=1, max_points_per_centroid=40, seed=0)
-    means.train(table)
-    return means.centroids[means.index.search(table, 1)[1][:, 0]], 2 * count + 2 * centres * dim
-
-
 def trimmed(table: np.ndarray, size: int, frequency: np.ndarray) -> Served:
     """The most frequent rows in 8 bits, all others as their mean; an int32 for every row says which."""
     count, dim = table.shape
@@ -103,11 +81,6 @@ def with_offsets(bits: int, table: np.ndarray, size: int, frequency: np.ndarray)
     return rows, group_bytes(len(table), table.shape[1], bits) + 2 * table.size // GROUP
 
 
-def in_rows(bits: int, table: np.ndarray, size: int, frequency: np.ndarray) -> Served:
-    """All rows in so many bits a number, with one scale a row."""
-    return row_wise(table, bits), table.size * bits // 8 + 2 * len(table)
-
-
 def in_groups(table: np.ndarray, bits: int) -> np.ndarray:
     """Round to the nearest of 2 ** bits levels around zero; the scale of a group is that of least squared error."""
     rows = np.empty_like(table)
@@ -127,13 +100,6 @@ def in_groups(table: np.ndarray, bits: int) -> np.ndarray:
     return rows
 
 
-def row_wise(table: np.ndarray, bits: int) -> np.ndarray:
-    """Round to the nearest of the levels of a row, symmetric around zero."""
-    most = 2 ** (bits - 1) - 1
-    scale = (np.abs(table).max(1, keepdims=True) / most).astype(np.float16).astype(np.float32).clip(1e-7)
-    return np.round(table / scale).clip(-most, most) * scale
-
-
 def group_bytes(count: int, dim: int, bits: int) -> int:
     """Bytes of rows in so many bits a number, with a scale for every group."""
     return count * (dim * bits // 8 + 2 * (dim // GROUP))
@@ -142,10 +108,7 @@ def group_bytes(count: int, dim: int, bits: int) -> int:
 WAYS: dict[str, Way] = {
     "PQ (faiss)": product_quantizer,
     "RQ (faiss)": residual_quantizer,
-    "SVD, int8": truncated_svd,
-    "k-means": clusters,
     "trimmed vocabulary": trimmed,
     **{f"int{bits}": partial(in_bits, bits) for bits in (2, 3, 4, 8)},
     **{f"int{bits}, offsets": partial(with_offsets, bits) for bits in (2, 3, 4)},
-    **{f"int{bits} rows": partial(in_rows, bits) for bits in (4, 8)},
 }

@@ -1,15 +1,13 @@
 """Encoders of sentences: what their vectors are worth and how fast they are made, ADE beside what one would use.
 
-English ones learn from MiniLM-L6 on training rows and general text, those of many languages from multilingual-e5-small
-on the texts of `corpora.py`; none on a task's own texts.
+English ones learn from MiniLM-L6, those of many languages from multilingual-e5-small, on the texts of
+`benchmarks/encoder` and of `corpora.py`; none on a task's own texts.
 """
 
-import random
-import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,10 @@ import numpy as np
 
 import ade
 from benchmarks import library
-from benchmarks.corpora import DRAWN, TRANSLATIONS
+from benchmarks.corpora import TRANSLATIONS
 from benchmarks.library import Report
 from benchmarks.records import Places, Record, Run
+from benchmarks.subjects.speed import seconds_of
 from benchmarks.subjects.vectors import (
     STSB,
     TATOEBA,
@@ -34,16 +33,14 @@ from benchmarks.subjects.vectors import (
 )
 from benchmarks.tables import Figure, Table, digits, listing, nbytes
 
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"0-9])")
-MIN_CHARS, MAX_CHARS = 8, 1000  # of a text that is learned from
 MAX_TOKENS = 256  # whose rows are averaged
 TEACHER, MANY_TEACHER = "minilm-l6", "multilingual-e5-small"
-SOME = 100_000  # texts, of all that there are
-STATIC = ("MiniLM-L6", "model2vec of MiniLM-L6, 256", "wordllama, 256", "mean of MiniLM-L6's table")
-OURS: dict[str, dict[str, Any]] = {
-    "ADE, one layer, 8 MB": {"size": "8MB", "epochs": 8},
-    "ADE, one layer, 2 MB": {"size": "2MB", "epochs": 8},
-    "ADE, two layers, 8 MB": {"size": "8MB", "layers": 2, "epochs": 16},
+INCLUDED = "ADE, in the package"
+DISTILLED = "model2vec of MiniLM-L6, 256"
+STATIC = (INCLUDED, "MiniLM-L6", DISTILLED, "wordllama, 256", "mean of MiniLM-L6's table")
+ENGLISH: dict[str, dict[str, Any]] = {
+    "ADE, one layer, 2 MB": {"size": "2MB", "epochs": 4},
+    "ADE, two layers, 8 MB": {"size": "8MB", "layers": 2, "epochs": 8},
 }
 MANY: dict[str, dict[str, Any]] = {
     "ADE, one layer, 16 MB": {"size": "16MB", "epochs": 4},
@@ -51,7 +48,7 @@ MANY: dict[str, dict[str, Any]] = {
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4},
 }
 PAIRS = {"translations": True, "batch_size": 1024, "learning_rate": 0.006}
-REPEATS, TIMED_TEXTS, SLOW_TEXTS, RATE_TEXTS = 5, 8192, 512, 20_000
+REPEATS, SLOW_TEXTS = 5, 512
 Outcome = dict[str, Any]
 
 POINT = digits(1)
@@ -61,20 +58,10 @@ SIZE = Figure("size", "bytes", nbytes, spread=False)
 
 
 def sentence() -> Table:
-    """English, in percent: STS-B (test), labels of the nearest training texts, texts found by their titles; mean ±
-    standard deviation over seeds.
-    """
-
-    def encoder(seed: int, **chosen: Any) -> Run:
-        return Run("sentence_encoder", {"teacher": TEACHER, "seed": seed, **chosen})
-
-    rows = {}
-    for name, chosen in OURS.items():
-        count = 2 if "layers" in chosen else 3
-        rows[f"{name}, all texts"] = [encoder(seed, texts=0, **chosen) for seed in range(count)]
-        if "layers" not in chosen:
-            rows[f"{name}, {SOME:,} texts"] = [encoder(0, texts=SOME, **{**chosen, "epochs": 4})]
-    rows |= {name: [Run("static_encoder", {"encoder": name})] for name in STATIC}
+    """English, in percent: STS-B (test), labels of the nearest training texts, texts found by their titles."""
+    rows = {name: [Run("static_encoder", {"encoder": name})] for name in STATIC}
+    for name, chosen in ENGLISH.items():
+        rows[name] = [Run("encoder", {"teacher": TEACHER, "corpus": "english", "seed": 0, **chosen})]
     figures = [
         Figure("STS-B", "stsb.test", POINT, better=1),
         Figure("Banking77, nearest", "nearest.banking77", POINT, better=1),
@@ -95,7 +82,7 @@ def multilingual() -> Table:
     """Many languages, in percent: translations that are found (Tatoeba), and STS-B (test)."""
 
     def encoder(**chosen: Any) -> list[Run]:
-        return [Run("multilingual_encoder", {"teacher": MANY_TEACHER, "texts": 0, "seed": 0, **chosen})]
+        return [Run("encoder", {"teacher": MANY_TEACHER, "corpus": "multilingual", "seed": 0, **chosen})]
 
     def mean_over(task: str, languages: Sequence[str]) -> Callable[[Record], float]:
         return lambda figures: statistics.fmean(figures[task][language] for language in languages)
@@ -118,39 +105,28 @@ TABLES = (sentence, sentence_rates, multilingual)
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
-def run_english(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Distil an encoder on general text and measure it."""
-    texts = shuffled_texts(places, settings["texts"])
-    encoder, outcome = distilled(settings, places, texts, report)
-    return {**english_tasks(encoder.encode, places), **outcome, "texts": len(texts)}
-
-
-def run_many(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Distil an encoder on text of many languages, and on translation pairs where its settings say so; measure it."""
-    texts = texts_of_languages(places, settings["texts"])
-    pairs = [translation_pairs(places)] if settings.get("translations") else []
-    encoder, outcome = distilled(settings, places, texts, report, pairs)
-    return {**many_tasks(encoder.encode, places), **outcome, "texts": len(texts)}
-
-
-def distilled(
-    settings: Mapping[str, Any], places: Places, texts: Iterable[str], report: Report, pairs: Sequence[Path] = ()
-) -> tuple[Any, Outcome]:
-    """An encoder of a run's settings; its bytes and the seconds it took."""
-    apart = ("teacher", "texts", "translations")
+def run_encoder(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
+    """Distil an encoder on a corpus, and on translation pairs where its settings say so; measure it."""
+    apart = ("teacher", "corpus", "translations")
     chosen = {name: value for name, value in settings.items() if name not in apart}
-    folder = places.model(settings["teacher"])
+    folder, corpus = places.model(settings["teacher"]), places.data(settings["corpus"])
+    pairs = [corpus / TRANSLATIONS] if settings.get("translations") else []
     teacher = whole_encoder(folder, places.device)
     with tempfile.TemporaryDirectory() as work, library.cache_in(places.work / "cache"):
         out, began = Path(work) / "encoder", time.perf_counter()
-        encoder = ade.distill_encoder(teacher, [], table=folder, texts=texts, translations=pairs, out=out,
-                                      progress=report, device=places.device, **chosen)  # fmt: skip
-        seconds = time.perf_counter() - began
-        return encoder, {"bytes": library.folder_sizes(out)["bytes"], "seconds": seconds}
+        encoder = ade.distill_encoder(
+            teacher, sorted(corpus.glob("*.txt")), table=folder, translations=pairs, out=out, progress=report,
+            device=places.device, **chosen,
+        )  # fmt: skip
+        seconds, size = time.perf_counter() - began, library.folder_sizes(out)["bytes"]
+    tasks = tasks_of(settings["teacher"], encoder.encode, places)
+    return {**tasks, "bytes": size, "seconds": seconds}
 
 
-def english_tasks(encode: Encode, places: Places) -> Outcome:
-    """What vectors of English texts are worth, by task."""
+def tasks_of(name: str, encode: Encode, places: Places) -> Outcome:
+    """What vectors are worth, by task: in many languages where the name has the teacher's of them, else in English."""
+    if MANY_TEACHER in name:
+        return {"tatoeba": tatoeba(encode, places), "stsb": {each: stsb(encode, places, each) for each in STSB}}
     return {
         "stsb": {part: stsb(encode, places, part=part) for part in ("dev", "test")},
         "nearest": {data: nearest_label(encode, places, data) for data in ("banking77", "trec")},
@@ -158,25 +134,20 @@ def english_tasks(encode: Encode, places: Places) -> Outcome:
     }
 
 
-def many_tasks(encode: Encode, places: Places) -> Outcome:
-    """What vectors of texts in many languages are worth."""
-    return {"tatoeba": tatoeba(encode, places), "stsb": {each: stsb(encode, places, each) for each in STSB}}
-
-
 def run_static(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Measure another encoder."""
-    name = settings["encoder"]
-    encode, size = other_encoder(name, places)
-    tasks = many_tasks if MANY_TEACHER in name else english_tasks
-    return {**tasks(encode, places), **({} if MANY_TEACHER in name else {"bytes": size})}
+    """Measure an encoder as it comes."""
+    encode, size = other_encoder(settings["encoder"], places)
+    return {**tasks_of(settings["encoder"], encode, places), "bytes": size}
 
 
 def other_encoder(name: str, places: Places) -> tuple[Encode, int]:
-    """An encoder that one would use instead, as it comes, and its bytes."""
+    """An encoder by its name in the tables, and its bytes."""
+    if name == INCLUDED:
+        return ade.encode, library.folder_sizes(library.model_folder("english"))["bytes"]
     folder = places.model(MANY_TEACHER if MANY_TEACHER in name else TEACHER)
     if name in ("MiniLM-L6", MANY_TEACHER):
         return whole_encoder(folder, places.device).encode, library.folder_sizes(folder)["bytes"]
-    if not name.startswith("model2vec"):
+    if name != DISTILLED:
         return mean_of("wordllama" if name.startswith("wordllama") else folder)
 
     distil = import_module("model2vec.distill").distill  # with its defaults
@@ -201,87 +172,19 @@ def mean_of(source: str | Path) -> tuple[Encode, int]:
 def run_rates(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """Texts a second, raw text to vector, and the milliseconds of one text: medians, all encoders in turn."""
     texts = [pair[side] for side in (0, 1) for pair in stsb_pairs(places)]
-    many = (texts * -(-TIMED_TEXTS // len(texts)))[:TIMED_TEXTS]
-    systems = {name: (hardly_trained(places, chosen, report), many) for name, chosen in OURS.items()}
-    systems[STATIC[1]] = (other_encoder(STATIC[1], places)[0], many)
-    systems["MiniLM-L6"] = (other_encoder("MiniLM-L6", places)[0], texts[:SLOW_TEXTS])
+    names = settings.get("encoders", (INCLUDED, DISTILLED, "MiniLM-L6"))
+    systems = {name: other_encoder(name, places)[0] for name in names}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
     for _ in range(REPEATS + 1):
-        for name, (encode, some) in systems.items():
-            seconds = timed(encode, some) / len(some)
-            taken[name].append((seconds, statistics.median(timed(encode, [text]) for text in texts[:64])))
+        for name, encode in systems.items():
+            some = texts[:SLOW_TEXTS] if name == "MiniLM-L6" else texts
+            many = seconds_of(encode, some) / len(some)
+            taken[name].append((many, statistics.median(seconds_of(encode, [text]) for text in texts[:64])))
     figures = {}
     for name, pairs in taken.items():
-        many_seconds, one_seconds = (statistics.median(each) for each in zip(*pairs[1:], strict=True))  # one warms up
-        figures[name] = {"texts_per_second": 1 / many_seconds, "ms": 1000 * one_seconds}
+        many, one = (statistics.median(each) for each in zip(*pairs[1:], strict=True))  # the first warms up
+        figures[name] = {"texts_per_second": 1 / many, "ms": 1000 * one}
     return figures
 
 
-def timed(encode: Encode, texts: Sequence[str]) -> float:
-    """Seconds of a call."""
-    began = time.perf_counter()
-    encode(texts)
-    return time.perf_counter() - began
-
-
-def hardly_trained(places: Places, chosen: Mapping[str, Any], report: Report) -> Encode:
-    """An encoder of these settings as a user loads it: rates do not depend on what it has learned."""
-    generator = np.random.default_rng(0)
-    teacher = ade.SentenceTeacher("random", "random", 384, lambda texts: generator.normal(size=(len(texts), 384)))
-    settings = {**{name: value for name, value in chosen.items() if name != "epochs"}, "steps": 2, "device": "cpu"}
-    with tempfile.TemporaryDirectory() as work, library.cache_in(places.work / "cache"):
-        out, texts = Path(work) / "encoder", shuffled_texts(places, RATE_TEXTS)
-        ade.distill_encoder(teacher, [], table=places.model(TEACHER), texts=texts, out=out, progress=report, **settings)
-        return ade.Encoder.load(out).encode
-
-
-# -- texts ---------------------------------------------------------------------------------------------------------
-
-
-def shuffled_texts(places: Places, count: int) -> list[str]:
-    """So many of the general texts, or all with 0, in an order that is always the same."""
-    texts = list(dict.fromkeys(" ".join(text.split()) for text in general_texts(places)))
-    texts = [text for text in texts if MIN_CHARS <= len(text) <= MAX_CHARS]
-    random.Random(0).shuffle(texts)
-    return texts[: count or None]
-
-
-def general_texts(places: Places) -> Iterator[str]:
-    """Training texts and their sentences: news, an encyclopedia, questions, reviews, glosses; none of a test set."""
-    for data in ("ag_news", "dbpedia_14"):
-        for text in library.load_split(places, data, "train").texts:
-            yield from (*text.split(". ", 1)[:1], text, *SENTENCE_END.split(text))
-    for data in ("sst2", "trec", "banking77", library.EMBEDDED):
-        yield from library.load_split(places, data, "train").texts
-    for line in (places.data("wikitext-2") / "valid.txt").read_text("utf8").splitlines():
-        yield from SENTENCE_END.split(line)
-    for line in (places.data("wic") / "train.data.txt").read_text("utf8").splitlines():
-        yield from line.split("\t")[3:]
-
-
-def texts_of_languages(places: Places, count: int) -> list[str]:
-    """At most `count` texts of each language and as many drawn ones; all of them with 0."""
-    folder = places.data("multilingual")
-    files = sorted(folder.glob("*.txt"))
-    written = [file for file in files if not file.name.endswith(DRAWN)]
-    missing = [file for file in written if file.with_name(file.stem + DRAWN) not in files]
-    if not written or missing:
-        verb = "drawn" if written else "texts"
-        raise ade.InputError(f"{folder}: texts are missing; python -m benchmarks corpora {verb} makes them")
-    return [line for file in files for line in file.read_text("utf8").splitlines()[: count or None]]
-
-
-def translation_pairs(places: Places) -> Path:
-    """The file of texts and their translations."""
-    file = places.data("multilingual") / TRANSLATIONS
-    if not file.is_file():
-        raise ade.InputError(f"{file}: missing; python -m benchmarks corpora translations makes it")
-    return file
-
-
-KINDS = {
-    "sentence_encoder": run_english,
-    "multilingual_encoder": run_many,
-    "static_encoder": run_static,
-    "encoder_rates": run_rates,
-}
+KINDS = {"encoder": run_encoder, "static_encoder": run_static, "encoder_rates": run_rates}

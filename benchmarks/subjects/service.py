@@ -1,18 +1,19 @@
-"""Load on `ade serve`: requests a second and how long they take, answered in batches and one at a time.
+"""Load on `ade serve`, and on peers behind FastAPI: requests a second and how long they take.
 
-The service is a process of its own; this one is the client, on the same machine over loopback, so both share its cores.
-Every client keeps one connection and asks again as soon as it has its answer, one text a request. The client does next
-to nothing: requests are bytes made beforehand, of an answer only the status and the length are read.
+Each service is one process of its own, one after the other in one run; this process is the client, on the same machine
+over loopback, so both share its cores. Every client keeps one connection and asks again as soon as it has its answer,
+one text a request. The client does next to nothing: requests are bytes made beforehand, of an answer only the status
+and the length are read.
 """
 
 import asyncio
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,67 +23,73 @@ import numpy as np
 
 from benchmarks import library
 from benchmarks.library import Report
-from benchmarks.records import Places, Record, Run
+from benchmarks.records import ROOT, Places, Record, Run
+from benchmarks.subjects.peers import TITLES
 from benchmarks.tables import Figure, Table, digits, listing
 
 CLIENTS, SECONDS = (1, 8, 64), 3.0
+PEERS = ("fasttext", "model2vec")
 TEXTS, REPEATS, MAX_REQUESTS = 2000, 3, 30_000
 WARM_UP = 0.3  # of a repeat's time, before it counts
-WAYS: dict[str, tuple[str, ...]] = {
-    "in batches": (),
-    "one at a time": ("--set", "batch_tokens=1"),
-}  # flags of the service
 
 
 def service() -> Table:
-    """Requests of one text to `ade serve`, from clients on the same machine that ask again at once."""
+    """Requests of one text to services of one process, from clients on the same machine that ask again at once."""
 
     def parts(record: Record) -> dict[str, Any]:
-        ways = record["figures"].items()
-        return {f"{clients}, {way}": each for way, by_clients in ways for clients, each in by_clients.items()}
+        systems = record["figures"].items()
+        return {f"{name}, {clients}": each for name, by_clients in systems for clients, each in by_clients.items()}
 
     figures = [
         Figure("requests/s", "requests_per_second", digits(0)),
         Figure("p50", "p50_ms", digits(1, " ms")),
         Figure("p99", "p99_ms", digits(1, " ms")),
     ]
-    return listing("clients", {"": [Run("service")]}, figures, parts=parts)
+    return listing("service, clients", {"": [Run("service", {"data": "ag_news"})]}, figures, parts=parts)
 
 
 TABLES = (service,)
 
 
 def run_service(settings: Mapping[str, Any], places: Places, report: Report) -> dict[str, Any]:
-    """Figures of every number of clients, both ways; how well the model is trained does not matter."""
-    data = settings.get("data", library.EMBEDDED)
-    rows, _, test = library.load_rows(places, {"data": data})
-    book = library.codebook_of(places, {"teacher": settings.get("teacher", "wordllama")}, report)
+    """Figures of every number of clients, of `ade train` as it is and of each peer behind FastAPI."""
+    rows, dev, test = library.load_rows(places, {"data": settings["data"]})
     texts = list(test.texts)[:TEXTS]
+    folders = (str(places.data_dir), str(places.models_dir))
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as work:
-        library.save_untrained(book, rows.names, Path(work) / "model")
-        for way, flags in WAYS.items():
-            with served(Path(work) / "model", *flags) as address:
+        library.fit(places, {"seed": 0}, rows, dev, Path(work) / "model", report)
+        commands: dict[str, Sequence[str]] = {"ade serve": ade_serve(Path(work) / "model")}
+        for peer in settings.get("peers", PEERS):
+            program = ("-m", "benchmarks.subjects.peer_service")
+            commands[f"FastAPI + {TITLES[peer]}"] = (*program, peer, settings["data"], *folders)
+        for name, words in commands.items():
+            with served(words) as address:
                 asyncio.run(load(address, texts, 8, 0.2))  # the rows of the tokens are cached
-                figures[way] = {
+                figures[name] = {
                     str(clients): median_load(address, texts, clients, settings.get("seconds", SECONDS))
                     for clients in settings.get("clients", CLIENTS)
                 }
     return figures
 
 
+def ade_serve(model: Path) -> tuple[str, ...]:
+    """The words after `python` that serve a model on any free port."""
+    return ("-m", "ade", "serve", str(model), "--port", "0", "--json")
+
+
 @contextmanager
-def served(model: Path, *flags: str) -> Iterator[str]:
-    """The service as a user starts it; its address, once it is ready."""
-    command = [sys.executable, "-m", "ade", "serve", str(model), "--port", "0", "--json", *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def served(words: Sequence[str], tree: Path = ROOT) -> Iterator[str]:
+    """A service in a process of its own; its address, once it is ready."""
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             if not line:
                 raise RuntimeError(f"the service did not start: {process.stderr.read() if process.stderr else ''}")
-            address = json.loads(line)["address"]
-            urllib.request.urlopen(f"{address}/health").read()
-            yield address
+            yield json.loads(line)["address"]
         finally:
             process.terminate()
             process.wait(30)

@@ -1,13 +1,13 @@
-"""How long things take, side by side in one process: batches, texts, distillation, training.
+"""How long predictions take: a batch through each model, and raw texts to labels, all systems in turn in one process.
 
-Where nothing else is said a model has learned nothing: that does not change its speed. A run on a GPU has
+A model that is timed in batches has learned nothing: that does not change its speed. A run on a GPU has
 `"device": "cuda"` in its settings and is another run than that on a CPU.
 """
 
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.benchmark import Timer
 
 import ade
 from benchmarks import library
 from benchmarks.library import Ragged, Report
 from benchmarks.records import Places, Run
-from benchmarks.subjects.accuracy import TEACHER, peer_run
+from benchmarks.subjects.accuracy import TEACHER
 from benchmarks.subjects.fine_tuned import FineTuned
-from benchmarks.subjects.peers import TITLES
+from benchmarks.subjects.peers import DEEP, TITLES, train
 from benchmarks.tables import Figure, Table, digits, listing
 
 BATCH, LENGTH, LARGE = 32, 128, 4096  # texts of a batch, tokens of a text, texts of a batch that fills a GPU
 VOCABULARY, DIM = 30_000, 768
-LIMIT, WHOLE = "tokenizer alone", "MiniLM-L6 fp32, PyTorch"
+LIMIT = "tokenizer alone"
+PEERS = ("tfidf", "nbsvm", "fasttext", "model2vec")
 SLOW, ONE, PAUSE = 256, 64, 0.5  # texts for slow systems; tokens of the single text; seconds between systems
-DISTILLED = {"vocabulary": 128_100, "dim": 768, "anchors": 700}
-DEVICES = ("cpu", "cuda")
-REPEATS, FEW_STEPS = 3, 300  # of timed runs; of a model whose lexicon is timed
+WARM, COLD, SINGLES = 7, 3, 60  # repeats
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "DeBERTa-v3-base": ("deberta-v2", {"vocab_size": 128100, "hidden_size": 768, "num_hidden_layers": 12,
         "num_attention_heads": 12, "intermediate_size": 3072, "relative_attention": True, "position_buckets": 256,
@@ -42,6 +42,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
         "intermediate_size": 1536}),
 }  # fmt: skip
 Outcome = dict[str, Any]
+Predict = Callable[[list[str]], Any]
 
 # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -69,14 +70,6 @@ def latency_gpu() -> Table:
     return of_batch("cuda")
 
 
-def costs() -> Table:
-    """From a table (128,100 x 768) to a codebook (K = 700, 8 pairs); from the rows of AG News to a model."""
-    rows = {f"distillation, {device}": [Run("distillation", {"device": device})] for device in DEVICES}
-    for name, on in (("training without lexicon", False), ("training", True)):
-        rows |= {f"{name}, {device}": [Run("training", {"device": device, "lexicon": on})] for device in DEVICES}
-    return listing("", rows, [Figure("seconds", "seconds", digits(1))])
-
-
 def throughput() -> Table:
     """AG News's test texts, raw text to label in one process; cold: by a model that was just loaded."""
     figures = [
@@ -88,178 +81,133 @@ def throughput() -> Table:
     return listing("system", {"": [Run("throughput")]}, figures, parts=lambda record: record["figures"])
 
 
-def throughput_of_peers() -> Table:
-    """The same texts by the peers of `accuracy`, each in a process of its own."""
-    rows = {TITLES[peer]: [peer_run(peer, "ag_news")] for peer in ("tfidf", "nbsvm", "fasttext", "model2vec")}
-    return listing("peer", rows, [Figure("texts/s", "texts_per_second", digits(0))])
+TABLES = (throughput, latency_cpu, latency_gpu)
 
-
-TABLES = (latency_cpu, latency_gpu, costs, throughput, throughput_of_peers)
-
-# -- runs ----------------------------------------------------------------------------------------------------------
-
-
-def timed(work: Callable[[], object], device: str, repeats: int = 15) -> dict[str, float]:
-    """Median and quartiles in milliseconds; each repeat runs long enough for the clock."""
-
-    def seconds(count: int) -> float:
-        began = time.perf_counter()
-        for _ in range(count):
-            work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
-
-    seconds(3)
-    inner = max(1, int(0.02 / max(1e-6, seconds(1))))
-    taken = [1000 * seconds(inner) / inner for _ in range(repeats)]
-    low, middle, high = statistics.quantiles(taken, n=4)
-    return {"ms": middle, "low": low, "high": high}
+# -- a batch -------------------------------------------------------------------------------------------------------
 
 
 def run_latency(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """One batch through each model: eager float32, compiled bfloat16 on a GPU, and by tables."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    device, models = places.device, {}
-    with tempfile.TemporaryDirectory() as work:
-        for mode in ("tokens", "anchors"):
-            book = library.random_codebook(VOCABULARY, 500, 8, DIM)
-            library.save_untrained(book, "abcd", Path(work) / mode, attend=mode)
-        names = [*ENCODERS, "ADE tokens", "ADE anchors"]
-        for done, name in enumerate(names):
-            report("latency", done, len(names), {})
-            torch.manual_seed(0)
-            if name in ENCODERS:
-                kind, shape = ENCODERS[name]
-                config = AutoConfig.for_model(kind, **shape, num_labels=4)
-                model, by_tables = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False), {}
-            else:
-                folder = Path(work) / name.removeprefix("ADE ")
-                model, by_tables = library.forward_model(folder), table_times(folder, device)
-            count = sum(parameter.numel() for parameter in model.parameters())
-            models[name] = {"parameters": count, **by_tables, **forward_times(model.eval().to(device), device)}
+    models = {}
+    for name, (kind, shape) in ENCODERS.items():
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(kind, **shape, num_labels=4)
+        encoder = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+        models[name] = forward_times(encoder, places.device)
+        report("latency", len(models), len(ENCODERS) + 2, {})
+    for mode in ("tokens", "anchors"):
+        with tempfile.TemporaryDirectory() as work:
+            folder = Path(work) / mode
+            library.save_untrained(library.random_codebook(VOCABULARY, 500, 8, DIM), "abcd", folder, attend=mode)
+            forward = forward_times(library.forward_model(folder), places.device)
+            models[f"ADE {mode}"] = {**forward, **table_times(folder, places.device)}
+        report("latency", len(models), len(ENCODERS) + 2, {})
     return {"models": models}
 
 
-def random_batch(texts: int, length: int = 0) -> Ragged:
+def random_batch(texts: int, length: int) -> Ragged:
     """Token ids of texts, all of the same length."""
-    ids = np.random.default_rng(1).integers(0, VOCABULARY, (texts, length or LENGTH), np.int32)
+    ids = np.random.default_rng(1).integers(0, VOCABULARY, (texts, length), np.int32)
     return Ragged.of(list(ids))
 
 
+def median_time(work: Callable[[], object]) -> dict[str, float]:
+    """The median of many calls, in milliseconds."""
+    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return {"ms": 1000 * timer.blocked_autorange(min_run_time=1).median}
+
+
 def table_times(folder: Path, device: str) -> Outcome:
-    """A batch by tables, as a user's model predicts: warm, on a CPU also cold; on a GPU also a batch that fills it."""
-    batch, model = random_batch(BATCH), ade.load(folder, device)
-    times = {"projected": timed(partial(model.backend.scores, batch), device)}
+    """A batch by tables, as a user's model predicts: warm; on a CPU also cold, on a GPU also a batch that fills it."""
+    batch, model = random_batch(BATCH, LENGTH), ade.load(folder, device)
+    times = {"projected": median_time(partial(model.backend.scores, batch))}
     if device == "cuda":
-        times["large"] = timed(partial(model.backend.scores, random_batch(LARGE)), device)
-    else:
-        cold = []
-        for _ in range(REPEATS):
-            fresh = ade.load(folder, device)
-            fresh.backend.scores(random_batch(1, 1))  # threads are started, the cache holds one row
-            began = time.perf_counter()
-            fresh.backend.scores(batch)
-            cold.append(1000 * (time.perf_counter() - began))
-        times["projected_cold"] = {"ms": statistics.median(cold)}
-    return times
+        times["large"] = median_time(partial(model.backend.scores, random_batch(LARGE, LENGTH)))
+        return times
+
+    cold = []
+    for _ in range(COLD):
+        fresh = ade.load(folder, device)
+        fresh.backend.scores(random_batch(1, 1))  # threads are started, the cache holds one row
+        cold.append(1000 * seconds_of(fresh.backend.scores, batch))
+    return {**times, "projected_cold": {"ms": statistics.median(cold)}}
 
 
 @torch.inference_mode()
 def forward_times(model: nn.Module, device: str) -> Outcome:
-    """The same batch by the model's forward pass."""
-    ids = torch.from_numpy(random_batch(BATCH).ids).long().view(BATCH, LENGTH).to(device)
-    mask, repeats = torch.ones_like(ids), 15 if device == "cuda" else 3
-    times = {"eager_fp32": timed(lambda: model(input_ids=ids, attention_mask=mask), device, repeats)}
+    """The same batch by the model's forward pass, and the number of its parameters."""
+    model.eval().to(device)
+    ids = torch.from_numpy(random_batch(BATCH, LENGTH).ids).long().view(BATCH, LENGTH).to(device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    outcome: Outcome = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    outcome["eager_fp32"] = median_time(lambda: model(**inputs))
     if device == "cuda":
         compiled = torch.compile(model.to(torch.bfloat16), mode="reduce-overhead")
-        times["compiled_bf16"] = timed(lambda: compiled(input_ids=ids, attention_mask=mask), device, repeats)
-    return times
+        for _ in range(3):  # compiles
+            compiled(**inputs)
+        outcome["compiled_bf16"] = median_time(lambda: compiled(**inputs))
+    return outcome
+
+
+# -- raw texts -----------------------------------------------------------------------------------------------------
 
 
 def run_throughput(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """Texts a second of many texts, and milliseconds of one, of each system in turn with a pause between them."""
     rows, dev, test = library.load_rows(places, {"data": "ag_news"})
-    book = library.codebook_of(places, {"teacher": TEACHER}, report)
-    tokenizer = ade.load_teacher(places.model(TEACHER)).tokenizer
-    texts = list(test.texts)
+    texts, tokenizer = list(test.texts), ade.load("english").tokenizer
     one = min(texts, key=lambda text: abs(len(tokenizer.encode(text).ids) - ONE))
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {LIMIT: rates_of(lambda: tokenizer.encode_batch_fast, texts, one)}
     with tempfile.TemporaryDirectory() as work:
-        systems: dict[str, tuple[Callable[[], Any], bool]] = {LIMIT: (lambda: tokenizer.encode_batch_fast, False)}
+        library.fit(places, {"data": "ag_news", "seed": 0}, rows, dev, Path(work) / "ADE", report)
+        book = library.codebook_of(places, {"teacher": TEACHER}, report)
         for mode in ("tokens", "anchors"):
-            library.save_untrained(book, rows.names, Path(work) / mode, attend=mode)
-            systems[f"ADE {mode}"] = (partial(_predictor, Path(work) / mode), mode == "anchors")
-        chosen = {"teacher": TEACHER, "steps": FEW_STEPS}
-        library.fit(places, chosen, rows, dev, Path(work) / "lexicon", report)
-        systems["ADE tokens, with a lexicon"] = (partial(_predictor, Path(work) / "lexicon"), False)
-        whole = places.model("minilm-l6")
-        systems |= {WHOLE: (partial(_whole, whole), True)}
-        for name, (make, slow) in systems.items():
-            some = texts[:: max(1, len(texts) // SLOW)] if slow else texts
-            figures[name] = rates_of(make, some, one, cold=name.startswith("ADE tokens"))
+            library.save_untrained(book, rows.names, Path(work) / f"ADE {mode}", attend=mode)
+        for name in ("ADE", "ADE tokens", "ADE anchors"):
+            some = few_of(texts) if name == "ADE anchors" else texts
+            figures[name] = rates_of(partial(predictor, Path(work) / name), some, one, is_ours=True)
+    for peer in settings.get("peers", PEERS):
+        predict = train(peer, rows, places, 0).predict
+        figures[TITLES[peer]] = rates_of(lambda predict=predict: predict, texts, one)  # type: ignore[misc]
+    deep = FineTuned(places.model(DEEP), rows.names, "cpu")
+    figures[TITLES[DEEP]] = rates_of(lambda: deep.predict, few_of(texts), one)
     return figures
 
 
-def _predictor(folder: Path) -> Callable[[list[str]], Any]:
+def few_of(texts: Sequence[str]) -> list[str]:
+    """Texts for a slow system."""
+    return list(texts[:: max(1, len(texts) // SLOW)])
+
+
+def predictor(folder: Path) -> Predict:
+    """A model that was just loaded."""
     model = ade.load(folder)
     assert isinstance(model, ade.Classifier)
     return model.predict
 
 
-def rates_of(make: Callable[[], Callable[[list[str]], Any]], texts: list[str], one: str, cold: bool) -> Outcome:
-    """Medians of a system: texts a second, milliseconds of one text; with `cold` also of one that was just made."""
-
-    def seconds(predict: Callable[[list[str]], Any], some: list[str]) -> float:
-        began = time.perf_counter()
-        predict(some)
-        return time.perf_counter() - began
-
+def rates_of(make: Callable[[], Predict], texts: list[str], one: str, is_ours: bool = False) -> Outcome:
+    """Medians of a system: texts a second, milliseconds of one text; of ours also by a model that was just loaded."""
     time.sleep(PAUSE)  # threads of the last system may still spin
     predict = make()
-    predict(texts[:8])
-    warm = [seconds(predict, texts) for _ in range(8)][1:]
-    single = [seconds(predict, [one]) for _ in range(60)]
-    rates = {"texts_per_second": len(texts) / statistics.median(warm), "one_ms": 1000 * statistics.median(single)}
-    if cold:
-        fresh = [seconds(make(), texts) for _ in range(REPEATS)]
-        fresh_one = [seconds(make(), [one]) for _ in range(7)]
-        rates["cold_texts_per_second"] = len(texts) / statistics.median(fresh)
-        rates["cold_one_ms"] = 1000 * statistics.median(fresh_one)
-    return {**rates, "texts": len(texts)}
+    predict(texts)
+    warm = statistics.median(seconds_of(predict, texts) for _ in range(WARM))
+    single = statistics.median(seconds_of(predict, [one]) for _ in range(SINGLES))
+    rates = {"texts_per_second": len(texts) / warm, "one_ms": 1000 * single, "texts": len(texts)}
+    if is_ours:
+        cold = statistics.median(seconds_of(make(), texts) for _ in range(COLD))
+        rates["cold_texts_per_second"] = len(texts) / cold
+        rates["cold_one_ms"] = 1000 * statistics.median(seconds_of(make(), [one]) for _ in range(COLD))
+    return rates
 
 
-def _whole(folder: Path) -> Callable[[list[str]], Any]:
-    """A whole encoder in float32."""
-    encoder = FineTuned(folder, "abcd", "cpu")
-    encoder.model.eval()
-    return encoder.predict
-
-
-def run_distillation(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Seconds to distil a table of the paper's shape; its values cost nothing."""
+def seconds_of(work: Callable[[Any], Any], given: Any) -> float:
+    """Seconds of a call."""
     began = time.perf_counter()
-    library.distil_random(**{**DISTILLED, **settings.get("shape", {})}, device=places.device, report=report)
-    return {"seconds": time.perf_counter() - began}
+    work(given)
+    return time.perf_counter() - began
 
 
-def run_training(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Median seconds from rows to a model, tokenizing and validation included, after a short run to warm up."""
-    rows, dev, _ = library.load_rows(places, {"data": "ag_news"})
-    chosen = {"teacher": TEACHER, **{name: value for name, value in settings.items() if name != "device"}}
-    library.fit(places, {**chosen, "steps": 20}, rows, dev, report=report)
-    taken = []
-    for _ in range(REPEATS if places.device == "cuda" else 1):
-        began = time.perf_counter()
-        library.fit(places, chosen, rows, dev, report=report)
-        taken.append(time.perf_counter() - began)
-    return {"seconds": statistics.median(taken), "each": taken}
-
-
-KINDS = {
-    "latency": run_latency,
-    "throughput": run_throughput,
-    "distillation": run_distillation,
-    "training": run_training,
-}
+KINDS = {"latency": run_latency, "throughput": run_throughput}
