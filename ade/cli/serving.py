@@ -32,7 +32,6 @@ def serve(
         list[str] | None, option("Web pages that may ask, as https://example.org; repeatable.", metavar="URL")
     ] = None,
     no_inspect: Annotated[bool, option("No inspector, and no page.", "--no-inspect")] = False,
-    access_log: Annotated[bool, option("Log each request on stderr.", "--access-log")] = False,
     as_json: Json = False,
     more: Annotated[list[str] | None, SERVICE.option()] = None,
 ) -> None:
@@ -58,7 +57,7 @@ def serve(
         address = url_of(bound)
         access = Access(keys, hosts_of(bound.getsockname()[0], allowed_host or ()), tuple(cors_origin or ()))
         app = create_app(ServedModel.load(model, inspect=not no_inspect), settings, access)
-        Server(app, ready, settings.grace, access_log).run([bound])
+        Server(app, ready, settings.grace).run([bound])
 
 
 def export(model: Model, out: Out, overwrite: Overwrite = False, as_json: Json = False) -> None:

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.middleware.cors import CORSMiddleware
 
 from ade import __version__
@@ -71,11 +72,11 @@ class Endpoints:
         self.metrics = Metrics()
         self._model, self._settings = model, settings
         self._predict_body, self._embed_body, self._text_body = schema.request_bodies(settings, model.dim)
-        self._predict = Batcher(model.predict, model.cost, settings, self.metrics.batch)
-        self._embed = Batcher(model.embed, model.cost, settings, self.metrics.batch)
+        self._predict = Batcher(model.predict, model.cost, settings, self.metrics.batches.observe)
+        self._embed = Batcher(model.embed, model.cost, settings, self.metrics.batches.observe)
         self._explain = Batcher(model.explain, slow_cost, settings)
         self._inspect = Batcher(model.inspect, slow_cost, settings)
-        self._about: asyncio.Task[bytes] | None = None
+        self._about: asyncio.Task[dict[str, Any]] | None = None
         batchers = (self._predict, self._embed, self._explain, self._inspect)
         self.metrics.waiting.set_function(lambda: sum(batcher.tokens for batcher in batchers))
 
@@ -104,27 +105,31 @@ class Endpoints:
     async def predict(self, request: Request) -> Response:
         """Predict the label of a text, or of each of a list of texts, with their probabilities."""
         predictions = await self._results(request, self._predict_body, self._predict)
-        return Response(b'{"predictions":[%b]}' % b",".join(predictions), media_type=JSON)
+        return _json({"predictions": predictions})
 
     async def embeddings(self, request: Request) -> Response:
         """Return the vector of a text, or of each of a list of texts, as in OpenAI's API."""
         embedded = await self._results(request, self._embed_body, self._embed)
-        return Response(self._model.embeddings(embedded), media_type=JSON)
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i, (vector, _) in enumerate(embedded)]
+        tokens = sum(tokens for _, tokens in embedded)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return _json({"object": "list", "data": data, "model": self._model.name, "usage": usage})
 
     async def explain(self, request: Request) -> Response:
         """Return what every word and n-gram of a text adds to the score of every label."""
         (explanation,) = await self._results(request, self._text_body, self._explain)
-        return Response(explanation, media_type=JSON)
+        return _json(explanation)
 
     async def inspect(self, request: Request) -> Response:
         """Return the anchors, the pooling weight and the attention of each token of a text, and the explanation."""
         (reading,) = await self._results(request, self._text_body, self._inspect)
-        return Response(reading, media_type=JSON)
+        return _json(reading)
 
     async def about(self, request: Request) -> Response:
         """Return the anchors of the model, each with its nearest words and its place on a map."""
-        self._about = self._about or asyncio.create_task(asyncio.to_thread(self._model.about))
-        return Response(await asyncio.shield(self._about), media_type=JSON)
+        assert self._model.inspector is not None
+        self._about = self._about or asyncio.create_task(asyncio.to_thread(self._model.inspector.about))
+        return _json(await asyncio.shield(self._about))
 
     async def page(self, request: Request) -> Response:
         """Return the inspector's page."""
@@ -132,13 +137,13 @@ class Endpoints:
 
     async def model(self, request: Request) -> Response:
         """Return what is served, and within which limits."""
-        return JSONResponse({**self._model.info(), "limits": asdict(self._settings)})
+        return _json({**self._model.info(), "limits": asdict(self._settings)})
 
     async def health(self, request: Request) -> Response:
         """Say whether requests should be sent here: status 503 once the service is stopping."""
         if request.app.state.is_stopping:
             raise HTTPException(503, "the service is stopping", RETRY)
-        return JSONResponse({"status": "ready", "version": __version__})
+        return _json({"status": "ready", "version": __version__})
 
     async def prometheus(self, request: Request) -> Response:
         """Return requests, latencies and batches in Prometheus' text format."""
@@ -173,6 +178,10 @@ class Endpoints:
             if len(content) > limit:
                 raise too_large
         return content
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(to_json(value, inf_nan_mode="null"), media_type=JSON)
 
 
 def _errors(statuses: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:

@@ -60,7 +60,7 @@ class Batcher:
 
     predict:   the results of a list of items, in order.
     cost:      the tokens of an item, roughly.
-    on_batch:  called with the number of requests and of items of each batch.
+    on_batch:  called with the number of items of each batch.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Batcher:
         predict: Callable[[list[Any]], list[Any]],
         cost: Callable[[Any], int],
         settings: ServiceSettings,
-        on_batch: Callable[[int, int], None] = lambda requests, items: None,
+        on_batch: Callable[[int], None] = lambda items: None,
     ) -> None:
         self._predict, self._cost, self._settings, self._on_batch = predict, cost, settings, on_batch
         self._thread = ThreadPoolExecutor(1, "ade-predict")
@@ -156,7 +156,7 @@ class Batcher:
         began = time.perf_counter()
         results = self._results(parts)
         self._last_cost, self._last_seconds = cost, time.perf_counter() - began
-        self._on_batch(len(parts), sum(map(len, parts)))
+        self._on_batch(sum(map(len, parts)))
         return results
 
     def _results(self, parts: list[list[Any]]) -> list[list[Any] | Exception]:

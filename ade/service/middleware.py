@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
@@ -32,8 +32,8 @@ CHALLENGE = {"www-authenticate": 'Bearer, Basic realm="ade", charset="UTF-8"'}
 CLOSE = (b"connection", b"close")
 RETRY = {"retry-after": "1"}
 CLIENT_CLOSED_REQUEST = 499  # nginx's status; counted in the metrics, never sent
-LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-SIZE_BUCKETS = [2**i for i in range(11)]
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+TEXTS = [2**i for i in range(11)]
 log = logging.getLogger("ade.service")
 
 
@@ -50,24 +50,13 @@ class Metrics:
     """Prometheus metrics of one application, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self.requests = Counter("ade_requests", "Requests answered.", ["path", "status"], registry=self.registry)
-        self.seconds = Histogram(
-            "ade_request_seconds", "From the head of a request to the end of its answer.", ["path"],
-            buckets=LATENCY_BUCKETS, registry=self.registry,
-        )  # fmt: skip
-        self.active = Gauge("ade_active_requests", "Requests being read or answered.", registry=self.registry)
-        self.waiting = Gauge("ade_waiting_tokens", "Tokens that wait, as estimated.", registry=self.registry)
-        self._batch_texts, self._batch_requests = (
-            Histogram(f"ade_batch_{name}", f"{name.title()} of a batch.", buckets=SIZE_BUCKETS, registry=self.registry)
-            for name in ("texts", "requests")
-        )
-
-    def batch(self, requests: int, texts: int) -> None:
-        """Count one batch."""
-        self._batch_texts.observe(texts)
-        self._batch_requests.observe(requests)
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        about = "Requests answered, by path and status, and how long each took."
+        self.requests = Histogram("ade_request_seconds", about, ["path", "status"], registry=registry, buckets=SECONDS)
+        self.active = Gauge("ade_active_requests", "Requests being read or answered.", registry=registry)
+        self.waiting = Gauge("ade_waiting_tokens", "Tokens that wait, as estimated.", registry=registry)
+        self.batches = Histogram("ade_batch_texts", "Texts of a batch.", registry=registry, buckets=TEXTS)
 
 
 class RequestMiddleware:
@@ -108,8 +97,7 @@ class RequestMiddleware:
             self._active -= 1
             state.last_request = time.monotonic()
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.requests.labels(path, status).inc()
-            self._metrics.seconds.labels(path).observe(time.perf_counter() - began)
+            self._metrics.requests.labels(path, status).observe(time.perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         """Return the answer to a request for another host, without a key, or beyond `max_requests` at once."""
@@ -137,17 +125,10 @@ def read_keys(path: Path) -> tuple[str, ...]:
     with reading_errors(path, "keys"):
         lines = path.read_text("utf8").splitlines()
 
-    keys = []
-    for number, line in enumerate(lines, 1):
-        key = line.strip()
-        if not key or key.startswith("#"):
-            continue
-        if not KEY.fullmatch(key):
-            raise InputError(f"{path}, line {number}: a key has at least 16 ASCII characters and no spaces")
-        keys.append(key)
-    if not keys:
-        raise InputError(f"{path}: has no key; write one of at least 16 characters in a line of its own")
-    return tuple(keys)
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys or not all(map(KEY.fullmatch, keys)):
+        raise InputError(f"{path}: give at least one key, each a line of 16 or more ASCII characters without spaces")
+    return keys
 
 
 def hosts_of(bound: str, allowed: Collection[str]) -> tuple[str, ...]:

@@ -1,10 +1,6 @@
-"""The model behind the service: the only file here that knows the classes of models; texts in, JSON out.
-
-Predictions are written as JSON by hand: a general encoder of nested dictionaries takes longer than the prediction.
-"""
+"""The model behind the service: the only file here that knows the classes of models; texts in, plain data out."""
 
 import base64
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +10,7 @@ import numpy as np
 from ade.codebook import Codebook
 from ade.data.problems import REGRESSION
 from ade.data.tokens import tokenize
-from ade.decision import Prediction, decide, probabilities_of
+from ade.decision import decide, probabilities_of
 from ade.errors import InputError, first_line
 from ade.inspector.reading import Inspector
 from ade.trained_model import Classifier, Encoder, Tagger, load, unit
@@ -41,7 +37,6 @@ class ServedModel:
         self.classifier = model if isinstance(model, Classifier) else None
         self.encoder = model if isinstance(model, Encoder) else None
         self.dim = self.encoder.dim if self.encoder else 0
-        self._names = [json.dumps(name) for name in model.saved.config.labels]
 
     @classmethod
     def load(cls, source: str | Path, inspect: bool = True) -> "ServedModel":
@@ -74,73 +69,51 @@ class ServedModel:
             "dim": self.dim or None,
         }
 
-    def predict(self, queries: Sequence[Query]) -> list[bytes]:
-        """Return the prediction of each text, as JSON."""
+    def predict(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        """Return the prediction of each text, with the probabilities of all labels or of the most probable ones."""
         texts = [query.text for query in queries]
         if isinstance(self.model, Tagger):
-            return [to_json(tagged._asdict()) for tagged in self.model.stream(texts)]
+            return [tagged._asdict() for tagged in self.model.stream(texts)]
         assert self.classifier is not None
         scores, config = finite(self.classifier.scores(texts)), self.model.saved.config  # (n, C)
+        predictions = decide(scores, config)
         if config.problem == REGRESSION:
-            return [
-                b'{"label":%.6g,"probability":null,"probabilities":{}}' % number for number in scores[:, 0].tolist()
-            ]
+            return [{**each._asdict(), "probabilities": {}} for each in predictions]
+
+        answers = []
         rows = probabilities_of(scores, config.problem).tolist()
-        return [self._json(*each) for each in zip(decide(scores, config), rows, queries, strict=True)]
+        for query, prediction, row in zip(queries, predictions, rows, strict=True):
+            probabilities = dict(zip(config.labels, row, strict=True))
+            if query.top_k is not None:
+                most = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[: query.top_k]
+                probabilities = {name: probabilities[name] for name in most}
+            label, probability = prediction
+            answers.append({"label": label, "probability": probability, "probabilities": probabilities})
+        return answers
 
-    def _json(self, prediction: Prediction, row: list[float], query: Query) -> bytes:
-        """Write a prediction and the probabilities of all labels, or of the most probable ones."""
-        given = prediction.probability
-        probability = f"[{','.join(f'{each:.6g}' for each in given)}]" if isinstance(given, list) else f"{given:.6g}"
-        order: Sequence[int] = range(len(row))
-        if query.top_k is not None:
-            order = sorted(order, key=row.__getitem__, reverse=True)[: query.top_k]
-        probabilities = ",".join(f"{self._names[i]}:{row[i]:.6g}" for i in order)
-        label = json.dumps(prediction.label)
-        return f'{{"label":{label},"probability":{probability},"probabilities":{{{probabilities}}}}}'.encode()
-
-    def embed(self, queries: Sequence[Query]) -> list[tuple[bytes, int]]:
-        """Return the unit vector of each text, truncated where asked, as JSON, and the number of its tokens."""
+    def embed(self, queries: Sequence[Query]) -> list[tuple[list[float] | str, int]]:
+        """Return the unit vector of each text, truncated where asked, and the number of its tokens."""
         assert self.encoder is not None
         texts = [query.text for query in queries]
         lengths = tokenize(self.encoder.tokenizer, texts, self.encoder.max_tokens).lengths.tolist()
-        embedded = []
+        embedded: list[tuple[list[float] | str, int]] = []
         for query, vector, tokens in zip(queries, finite(self.encoder.encode(texts)), lengths, strict=True):
             asked = unit(vector[None, : query.dim])[0]
             if query.encoding == "base64":
-                written = b'"%b"' % base64.b64encode(asked.astype("<f4").tobytes())
+                embedded.append((base64.b64encode(asked.astype("<f4").tobytes()).decode(), tokens))
             else:
-                written = json.dumps(asked.astype(np.float64).round(9).tolist()).encode()
-            embedded.append((written, tokens))
+                embedded.append((asked.astype(np.float64).round(9).tolist(), tokens))
         return embedded
 
-    def embeddings(self, embedded: Sequence[tuple[bytes, int]]) -> bytes:
-        """Write what `embed` returns as OpenAI's clients read it."""
-        item = b'{"object":"embedding","index":%d,"embedding":%b}'
-        data = b",".join(item % (i, vector) for i, (vector, _) in enumerate(embedded))
-        tokens = sum(tokens for _, tokens in embedded)
-        usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
-        return b'{"object":"list","data":[%b],"model":%b,"usage":%b}' % (data, json.dumps(self.name).encode(), usage)
-
-    def explain(self, queries: Sequence[Query]) -> list[bytes]:
-        """Return the explanation of each text, as JSON."""
+    def explain(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        """Return the explanation of each text."""
         assert self.classifier is not None
-        return [to_json(self.classifier.explain(query.text).as_dict()) for query in queries]
+        return [self.classifier.explain(query.text).as_dict() for query in queries]
 
-    def inspect(self, queries: Sequence[Query]) -> list[bytes]:
-        """Return what the inspector shows of each text, as JSON."""
+    def inspect(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        """Return what the inspector shows of each text."""
         assert self.inspector is not None
-        return [to_json(self.inspector.read(query.text)) for query in queries]
-
-    def about(self) -> bytes:
-        """What the inspector shows of the model, as JSON."""
-        assert self.inspector is not None
-        return to_json(self.inspector.about())
-
-
-def to_json(value: dict[str, Any]) -> bytes:
-    """Write a value as JSON, which has no infinity and no NaN."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return [self.inspector.read(query.text) for query in queries]
 
 
 def finite(values: np.ndarray) -> np.ndarray:

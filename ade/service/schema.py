@@ -3,11 +3,11 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from ade.service.model import Query
 from ade.settings import ServiceSettings
 
-SHOWN = 3  # errors of a body
 Label = str | bool | float | list[str | bool | float]  # as it was given for training
 
 
@@ -67,17 +67,15 @@ def _listed(texts: str | list[str]) -> list[str]:
 def problem_of(error: ValidationError) -> str:
     """What is wrong with a body, in a line.
 
-    Where a string or a list may be given, pydantic has errors of both: those that got further say more.
+    Where a string or a list may be given, pydantic has errors of both: the one that got further says more.
     """
-    errors = error.errors(include_url=False, include_input=False)
-    deepest = max(len(each["loc"]) for each in errors)
-    errors = [each for each in errors if len(each["loc"]) == deepest]
-    errors = [each for each in errors if not each["type"].endswith("_type")] or errors
-    lines = []
-    for each in errors[:SHOWN]:
-        place = ".".join(str(part) for i, part in enumerate(each["loc"]) if i == 0 or isinstance(part, int))
-        lines.append(f"{place}: {each['msg']}" if place else each["msg"])
-    return "; ".join(lines)
+
+    def progress(each: ErrorDetails) -> tuple[int, bool]:
+        return len(each["loc"]), not each["type"].endswith("_type")
+
+    most = max(error.errors(include_url=False, include_input=False), key=progress)
+    place = [str(part) for i, part in enumerate(most["loc"]) if i == 0 or isinstance(part, int)]
+    return ": ".join(filter(None, [".".join(place), most["msg"]]))
 
 
 class Prediction(BaseModel):

@@ -6,7 +6,6 @@ system has made but uvicorn has not accepted are reset.
 
 import asyncio
 import contextlib
-import logging
 import socket
 import time
 from collections.abc import Callable
@@ -54,14 +53,11 @@ class Server(uvicorn.Server):
     comes on open connections, and closes idle ones. A second signal ends the grace period, a third ends everything.
     """
 
-    def __init__(self, app: FastAPI, on_ready: Callable[[], None], grace: float, access_log: bool = False) -> None:
+    def __init__(self, app: FastAPI, on_ready: Callable[[], None], grace: float) -> None:
         self._state, self._on_ready, self._grace = app.state, on_ready, grace
         self._signals = 0
-        if access_log:
-            logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-            logging.getLogger("uvicorn.access").setLevel(logging.INFO)
         config = uvicorn.Config(
-            app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=access_log,
+            app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
             server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=BACKLOG,
             headers=[("x-content-type-options", "nosniff")],
         )  # fmt: skip

@@ -37,8 +37,8 @@ def test_keys_are_lines_of_a_file(tmp_path):
     file.write_text(f"# of the team\n{KEY}\n\n  {OTHER}  \n")
     assert read_keys(file) == (KEY, OTHER)
     for content, says in (
-        (b"", "has no key"), (b"# none\n", "has no key"), (b"short\n", "line 1: a key has at least 16"),
-        (KEY.encode() + b"\nwith a space in it\n", "line 2"), (b"\xff", "not UTF-8 text in line 1"),
+        (b"", "at least one key"), (b"# none\n", "at least one key"), (b"short\n", "16 or more ASCII characters"),
+        (KEY.encode() + b"\nwith a space in it\n", "without spaces"), (b"\xff", "not UTF-8 text in line 1"),
     ):  # fmt: skip
         file.write_bytes(content)
         with pytest.raises(InputError, match=says):

@@ -28,7 +28,7 @@ def test_a_failure_stays_with_its_own_request_and_tells_nothing(watched, caplog)
     texts = ["the coach", "boom", "the team", "boom and more", "a rocket"]
     with running(watched) as address, caplog.at_level(logging.ERROR, "ade.service"):
         answers = asked_in_one_batch(watched, address, texts)
-        assert metrics_of(address)["ade_requests_total /predict,500"] == 2
+        assert metrics_of(address)["ade_request_seconds_count /predict,500"] == 2
     assert [answer.status_code for answer in answers] == [200, 200, 500, 200, 500, 200]
     assert sorted(texts) in [sorted(batch) for batch in watched.asked]  # it was one batch
     assert answers[2].json() == {"detail": "the service failed on this request; its log says why"}
@@ -38,7 +38,7 @@ def test_a_failure_stays_with_its_own_request_and_tells_nothing(watched, caplog)
 def test_a_client_that_leaves_before_it_has_said_it_all_is_counted(address):
     with connected(address) as connection:
         connection.sendall(HEAD % (100, b"") + b'{"te')
-    until(lambda: metrics_of(address).get("ade_requests_total /predict,499") == 1)
+    until(lambda: metrics_of(address).get("ade_request_seconds_count /predict,499") == 1)
 
 
 def test_too_many_are_turned_away_and_may_come_again(watched):
