@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ade.configuration import Config as Config
     from ade.data.dataset import Dataset as Dataset
     from ade.data.sources import load_dataset as load_dataset
-    from ade.data.sources import load_tagged as load_tagged
     from ade.data.tags import TaggedDataset as TaggedDataset
     from ade.distillation import distill as distill
     from ade.encoders.distil import distill_encoder as distill_encoder
@@ -70,7 +69,7 @@ _MODULES = {  # module -> its public names
     "errors": "InputError",
     "settings": "PAPER STRONG Architecture CompressionSettings DistillationSettings EncoderSettings TrainingSettings",
     "data.dataset": "Dataset",
-    "data.sources": "load_dataset load_tagged",
+    "data.sources": "load_dataset",
     "data.tags": "TaggedDataset",
     "teachers": "Teacher load_teacher",
     "codebook": "Codebook CodedTable",

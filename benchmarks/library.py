@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import ade
 from ade.budget import distill_to_size, zipf
-from ade.data.sources import EMBEDDED, has_split
+from ade.data.sources import EMBEDDED, split_files
 from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
 from ade.devices import resolve_device
 from ade.evaluation import compare
@@ -51,7 +51,7 @@ def load_rows(places: Places, settings: Mapping[str, Any]) -> tuple[ade.Dataset,
     name = settings["data"]
     rows, test = load_split(places, name, "train"), load_split(places, name, "test")
     folder = places.data_dir / name
-    has_dev = folder.is_dir() and has_split(folder, "dev")
+    has_dev = folder.is_dir() and "dev" in split_files(folder)
     dev = load_split(places, name, "dev").relabelled(rows.names) if has_dev else None
     if settings.get("per_class"):
         of_class = [np.flatnonzero(rows.labels == label) for label in range(len(rows.names))]

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import pipeline
 
-from ade.data.sources import is_tagged, load_tagged
+from ade.data.sources import load_dataset
 from ade.data.tags import UNLABELLED, TaggedDataset, encode_tagged
 from ade.decision import Tagged
 from ade.errors import InputError
@@ -46,8 +46,8 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("attend", ["tokens", "anchors"])
 def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, tmp_path):
     architecture = Architecture(attend=attend, heads=2)
-    tagger = Tagger(fit_model(codebook, load_tagged(folder), None, QUICK, architecture, tmp_path / "model"))
-    held = load_tagged(folder, "test")
+    tagger = Tagger(fit_model(codebook, load_dataset(folder), None, QUICK, architecture, tmp_path / "model"))
+    held = load_dataset(folder, "test")
     metrics = evaluate(tagger, held)
     assert metrics.accuracy > 0.9
     assert metrics.f1 > 0.85
@@ -81,7 +81,7 @@ def pieces(kind: str) -> Tokenizer:
 @pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace"])
 def test_a_words_tag_is_its_first_tokens(kind, tmp_path):
     (tmp_path / "a.conll").write_text("unlikely A\nbanks B\nin C\nNew D\nYork E\né F\n\nbanks B\n")
-    data = load_tagged(tmp_path / "a.conll")
+    data = load_dataset(tmp_path / "a.conll")
     texts, labels = encode_tagged(pieces(kind), data, 64)
     assert len(texts) == 2
     for i, tags in enumerate(data.tags):
@@ -96,7 +96,7 @@ def test_comments_tabs_and_marks_of_byte_order(tmp_path):
         "\ufeff# text = goal match\n# id 33 domain=train\ngoal\tNN\tO\nNew York\tNN\tB-LOC\n#\tNN\tO\n\n"
         "# one more\ngoal\tNN\tO\n"
     )
-    data = load_tagged(tmp_path / "a.conll")
+    data = load_dataset(tmp_path / "a.conll")
     assert [list(words) for words in data.sentences] == [["goal", "New York", "#"], ["goal"]]
     assert data.names == ("B-LOC", "O")
     texts, labels = encode_tagged(pieces("bytes"), data, 64)
@@ -109,15 +109,13 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         ("a.conll", b"goal\n", "line 1: a word without a tag"),
         ("b.bio", b"\n\n", "has no sentence"),
         ("c.iob", b"\xff\xfe O", "not UTF-8"),
-        ("d.tsv", b"goal\tO\n", "with tags .conll"),
+        ("d.xml", b"goal\tO\n", "with tags .conll"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=message):
-            load_tagged(tmp_path / name)
+            load_dataset(tmp_path / name)
     with pytest.raises(InputError, match="has no dev file"):
-        load_tagged(tmp_path, "dev")
-    assert is_tagged(tmp_path / "a.conll")
-    assert not is_tagged(tmp_path / "nothing")
+        load_dataset(tmp_path, "dev")
     with pytest.raises(InputError, match="not trained on: O"):
         TaggedDataset([("w0",)], [np.zeros(1, np.int64)], ("O",)).relabelled(["x"])
 

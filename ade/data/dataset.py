@@ -4,7 +4,7 @@ Texts are collected in one array of bytes, which is memory-mapped if it is large
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,7 @@ from ade.errors import InputError
 
 SEPARATOR = "|"  # between the labels of a multi-label column of strings
 LARGEST = float(np.finfo(np.float32).max)
-RARE = 0.1  # of the largest class: smaller ones are remarked on
-SAMPLE = 1000  # texts in which empty ones are counted
-NO_LABEL, SEVERAL = "holds no label", "holds several labels (which --problem multi-label takes)"
+MULTI_TAKES = "(which --problem multi-label takes)"
 
 
 @dataclass(frozen=True)
@@ -95,21 +93,24 @@ class Dataset:
 def table(rows: Records, schema: Schema | None = None) -> Dataset:
     """The texts and labels of rows; `schema` says which columns, and the kind of problem, where they are known.
 
-    Without a kind of problem, lists are multi-label, decimals a regression, and everything else is single-label. What
-    is missing or wrong is an error that names the row, counted from 1 without a header.
+    Without a kind of problem, lists are multi-label where one holds several labels, decimals are a regression, and
+    everything else is single-label. What is missing or wrong is an error that names the row, counted from 1 without a
+    header.
     """
     schema = schema or Schema()
-    if not rows.header:
+    if not rows.columns:
         raise InputError(f"{rows.source}: has no rows")
-    columns = find_columns(rows.source, rows.header, schema.text, schema.label, rows.sample)
-    texts, labels = GrowingTexts(), _Labels(schema.problem, rows.one_each, rows.classes.get(columns[1]))
-    try:
-        for text, label in rows.pairs(*columns):
-            texts.add(required(text, "text")[0].encode("utf8"))
-            labels.add(label)
-    except ValueProblem as problem:
-        column = columns[len(texts) > len(labels.counts)]
-        raise row_error(rows.source, len(labels.counts) + 1, column, problem) from None
+    columns = find_columns(rows.source, rows.columns, schema.text, schema.label)
+    text_column, label_column = columns
+    texts, labels = GrowingTexts(), _Labels(schema.problem)
+    for number, row in enumerate(rows.rows if rows.select is None else rows.select(columns), 1):
+        column = text_column
+        try:
+            texts.add(required(row.get(text_column), "text")[0].encode("utf8"))
+            column = label_column
+            labels.add(row.get(label_column))
+        except ValueProblem as problem:
+            raise row_error(rows.source, number, column, problem) from None
     if not labels.counts:
         raise InputError(f"{rows.source}: has no rows")
 
@@ -117,18 +118,18 @@ def table(rows: Records, schema: Schema | None = None) -> Dataset:
     if kind == REGRESSION:
         return Dataset(texts.texts(), labels.numbers(), ("value",), columns=columns)
     if not labels.names:
-        raise InputError(f"{rows.source}: no row has a label (column '{columns[1]}')")
+        raise InputError(f"{rows.source}: no row has a label (column '{label_column}')")
     ids, counts = np.frombuffer(labels.ids, np.int64), np.frombuffer(labels.counts, np.int64)
     if kind == MULTI:
-        labelled = np.zeros((len(counts), len(labels.names)), bool)
-        labelled[np.repeat(np.arange(len(counts)), counts), ids] = True
+        values = np.zeros((len(counts), len(labels.names)), bool)
+        values[np.repeat(np.arange(len(counts)), counts), ids] = True
     elif counts.min() == 0:
-        raise row_error(rows.source, int(counts.argmin()) + 1, columns[1], NO_LABEL)
-
-    values, names = labelled if kind == MULTI else ids, tuple(labels.names)
+        raise row_error(rows.source, int(counts.argmin()) + 1, label_column, f"holds no label {MULTI_TAKES}")
+    else:
+        values = ids
     label_type = labels.types.pop() if len(labels.types) == 1 else "str"
-    dataset = Dataset(texts.texts(), values, names, label_type=label_type, columns=columns)
-    return dataset.relabelled(_sorted(names) if labels.classes is None else tuple(labels.classes.values()))
+    dataset = Dataset(texts.texts(), values, tuple(labels.names), label_type=label_type, columns=columns)
+    return dataset.relabelled(sorted(labels.names, key=_place))
 
 
 class _Labels:
@@ -137,8 +138,8 @@ class _Labels:
     An id is the number of a name; of a regression, the `ids` are the numbers to predict.
     """
 
-    def __init__(self, problem: str | None, one_each: bool, classes: Mapping[str, str] | None) -> None:
-        self.problem, self.one_each, self.classes = problem, one_each, classes
+    def __init__(self, problem: str | None) -> None:
+        self.problem = problem
         self.ids: array[Any] = array("d" if problem == REGRESSION else "q")
         self.counts = array("q")
         self.names: dict[str, int] = {}
@@ -151,10 +152,8 @@ class _Labels:
         values = [required(value, "label") for value in (given if listed else [given])]
         if self.listed not in (None, listed):
             raise ValueProblem("holds lists in some rows and plain values in others")
-        if listed and self.problem in (SINGLE, REGRESSION) and not self.one_each:
-            raise ValueProblem("holds a list, expected plain values")
         if listed and self.problem in (SINGLE, REGRESSION) and len(values) != 1:
-            raise ValueProblem(SEVERAL if values else NO_LABEL)
+            raise ValueProblem(f"holds {'several labels' if values else 'no label'} {MULTI_TAKES}")
         if not listed and self.problem == MULTI:
             values = [(part.strip(), kind) for name, kind in values for part in name.split(SEPARATOR) if part.strip()]
         self.ids.extend([self._id(name, kind) for name, kind in values])
@@ -166,30 +165,19 @@ class _Labels:
         if not name.strip():
             raise ValueProblem("holds no number" if self.problem == REGRESSION else "holds an empty label")
         if self.problem == REGRESSION:
-            try:
-                number = float(name)
-            except ValueError:
-                raise ValueProblem(f"does not hold numbers, but {name!r:.40}") from None
-            if not abs(number) <= LARGEST:
-                raise ValueProblem(f"holds a number that is not finite: {name:.40}")
-            return number
-        if self.classes is not None:
-            if name not in self.classes:
-                raise ValueProblem(f"holds a label beyond the {len(self.classes):,} classes that have names")
-            name, kind = self.classes[name], "str"
+            return _number(name)
         self.types.add(kind)
         return self.names.setdefault(name, len(self.names))
 
     def problem_found(self) -> str:
         """The kind of problem, where nobody has said it; labels that are numbers with fractions are no classes."""
-        if self.listed and not (self.one_each and max(self.counts) == 1):
-            return MULTI
+        if self.listed:
+            return MULTI if max(self.counts) > 1 else SINGLE
         try:
-            numbers = [] if self.listed else [float(name) for name in self.names]
-        except ValueError:
+            numbers = [_number(name) for name in self.names]
+        except ValueProblem:
             return SINGLE
-        finite = all(abs(number) <= LARGEST for number in numbers)
-        return REGRESSION if finite and any(number % 1 for number in numbers) else SINGLE
+        return REGRESSION if any(number % 1 for number in numbers) else SINGLE
 
     def numbers(self) -> np.ndarray:
         """The numbers to predict: (n,)."""
@@ -198,31 +186,28 @@ class _Labels:
         return numbers.astype(np.float32)
 
 
+def _number(name: str) -> float:
+    """A finite number that float32 can hold, from its name."""
+    try:
+        number = float(name)
+    except ValueError:
+        raise ValueProblem(f"does not hold numbers, but {name!r:.40}") from None
+    if not abs(number) <= LARGEST:
+        raise ValueProblem(f"holds a number that is not finite: {name:.40}")
+    return number
+
+
+def _place(name: str) -> tuple[int, str]:
+    """The place of a name in order: integers first, by their value."""
+    try:
+        return int(name), ""
+    except ValueError:
+        return 0, name
+
+
 def remarks(data: Dataset, problem: str | None) -> Iterator[str]:
     """What to know before training on labelled texts, a line each; `problem` is the kind that was asked for."""
     if problem is None and data.problem == REGRESSION:
         yield "the labels are decimals, so numbers are predicted; '--problem single-label' makes classes of them"
     if problem is None and len(data.names) > 2 and all(name.isdecimal() for name in data.names):
         yield f"the numbers {data.names[0]} to {data.names[-1]} are classes; '--problem regression' predicts numbers"
-    counts = np.bincount(data.labels) if data.problem == SINGLE else np.zeros(1, int)
-    rarest, largest = counts[counts > 0].min(initial=len(data)), counts.max()
-    if rarest < RARE * largest:
-        names = data.names[np.flatnonzero(counts == rarest)[0]], data.names[counts.argmax()]
-        sizes = f"'{names[0]:.40}' has {rarest:,} rows, '{names[1]:.40}' {largest:,}"
-        yield f"{sizes}; '--set class_weights=balanced' gives every class the same weight"
-    sample = data.texts[:: max(1, len(data) // SAMPLE)]
-    empty = sum(not text.strip() for text in sample)
-    if 2 * empty >= len(sample):
-        yield f"{100 * empty // len(sample)}% of the texts are empty; is this the column of the texts?"
-
-
-def _sorted(names: Iterable[str]) -> tuple[str, ...]:
-    """Names in order, integers by their value."""
-
-    def key(name: str) -> tuple[int, str]:
-        try:
-            return int(name), ""
-        except ValueError:
-            return 0, name
-
-    return tuple(sorted(names, key=key))

@@ -9,30 +9,25 @@ install that predicts.
 import codecs
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import Any, Literal
 
-from ade.data.columns import LABEL, TEXT, Schema, find_text_column
-from ade.data.formats import PREFIX, DelimitedRows, distinct, json_values, split_labels
+from ade.data.columns import LABEL, TEXT, find_text_column
+from ade.data.formats import PREFIX, Row, delimited_rows, json_values, labelled_text
 from ade.data.problems import LabelType, ValueProblem, plain
 from ade.data.streams import LineStream, is_pipe, open_bytes, open_pipe, open_text, reading_errors
 from ade.errors import InputError, first_line
 
 Format = Literal["text", "csv", "tsv", "json", "parquet", "fasttext"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 BY_SUFFIX: dict[str, Format] = {
     ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet",
     ".txt": "text",
 }  # fmt: skip
-CLASSES = "classes.txt"  # beside a file without a header: the names of its classes, in order
 BATCH_ROWS = 8192  # of a Parquet file or a dataset, per step
-SAMPLE_ROWS = 100  # by which columns are told whose names say nothing
 GIVEN = "the data"  # what errors call data that has no name
-Row = dict[str, Any]
-Pair = tuple[Any, Any]  # a text and its label or labels, as they were given; None if missing
 
 
 @dataclass(frozen=True)
@@ -40,29 +35,11 @@ class Records:
     """Rows of a source, which are read once."""
 
     source: str  # as errors call it
-    header: tuple[str, ...]  # names of the columns; one may stand twice
+    columns: tuple[str, ...]  # the keys of the rows; of JSON those of the first row
     rows: Iterator[Row]
     text: str = TEXT  # the column of the texts, where `read_texts` found it
-    select: Callable[[str, str], Iterator[Pair]] | None = None  # reads two columns alone
-    classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column -> its values -> their names
-    one_each: bool = False  # lists of one label stand for the label, as in fastText's lines
-    stream: "LineStream | None" = None  # where it is a pipe
-    first_rows: Callable[[int], list[Row]] = lambda _: []  # up to a number of rows, which stay to be read
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The keys of the rows; of JSON those of the first row."""
-        return distinct(self.header)
-
-    def sample(self) -> list[Row]:
-        """The first rows, by which columns are told; of a pipe the first one alone."""
-        return self.first_rows(1 if self.stream is not None else SAMPLE_ROWS)
-
-    def pairs(self, text: str, label: str) -> Iterator[Pair]:
-        """The values of a text column and a label column."""
-        if self.select is not None:
-            return self.select(text, label)
-        return ((row.get(text), row.get(label)) for row in self.rows)
+    select: Callable[[Sequence[str]], Iterator[Row]] | None = None  # reads some columns alone, from the start
+    stream: LineStream | None = None  # where it is a pipe
 
     def chunks(self, size: int) -> Iterator[tuple[int, list[Row]]]:
         """Lists of up to `size` rows, and the number of rows before each.
@@ -80,67 +57,58 @@ class Records:
 
 
 @contextmanager
-def records(
-    source: Any, format: Format | None = None, schema: Schema | None = None, quoted: bool = True
-) -> Iterator[Records]:
-    """Context manager: the rows of a file, an open stream, or Python objects.
+def records(source: Any, format: Format | None = None, quoted: bool = True) -> Iterator[Records]:
+    """Context manager: the rows of a file or of Python objects.
 
     Args:
-        source: a path, gzipped where it ends in `.gz`; `-` for standard input; an open file of text; a DataFrame, a
-            `datasets.Dataset`, a dictionary of columns; a list of dictionaries, of (text, label) pairs or of texts.
-        format: by default from the end of the path's name; of a stream, lines of text.
-        schema: names of the text and label columns, by which the header of a CSV file is told.
+        source: a path, gzipped where it ends in `.gz`; `-` for standard input; a DataFrame, a `datasets.Dataset`, a
+            dictionary of columns; a list of dictionaries, of (text, label) pairs or of texts.
+        format: by default from the end of the path's name; of a pipe, lines of text.
         quoted: read quotes as CSV does, otherwise they are literal characters.
     """
-    if format is not None and format not in FORMATS:
-        raise InputError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
-    is_path = isinstance(source, (str, Path))
-    if not is_path and not hasattr(source, "read"):
+    if not isinstance(source, (str, Path)):
         yield _of_objects(source)
         return
-
-    kind, name = format or "text", source if is_path else "the stream"
-    opened: AbstractContextManager[TextIO | None] = nullcontext(None if is_path else source)
-    if is_path and is_pipe(Path(source)):
-        name, opened = "standard input" if str(source) == "-" else str(source), open_pipe(Path(source))
-    elif is_path:
-        name = path = Path(source)
-        kind = format or ("fasttext" if starts_with_label(path) else format_of(path))
-        opened = opened if kind == "parquet" else open_text(path, newline="" if kind in ("csv", "tsv") else "\n")
-    with reading_errors(name, kind), opened as file:
-        if file is not None:
-            found = _of_text(file, str(name), kind, schema or Schema(), quoted)
-            yield replace(found, stream=file if isinstance(file, LineStream) else None)
+    path = Path(source)
+    kind = format or format_of(path)
+    with reading_errors(path, kind):
+        if is_pipe(path):
+            with open_pipe(path) as stream:
+                name = "standard input" if str(path) == "-" else str(path)
+                yield replace(_of_lines(stream, name, kind, quoted), stream=stream)
+        elif kind == "parquet":
+            with _parquet(path) as rows:
+                yield rows
         else:
-            with _parquet(Path(source)) as found:
-                yield found
+            with open_text(path, newline="" if kind in ("csv", "tsv") else "\n") as file:
+                yield _of_lines(file, str(path), kind, quoted)
 
 
 @contextmanager
 def read_texts(source: Any, format: Format | None = None, text_column: str | None = None) -> Iterator[Records]:
     """Context manager: rows with a text each, as `records` reads them; an error names a row without one."""
-    with records(source, format, Schema(text_column)) as found:
-        if not found.header:
-            yield replace(found, header=(text_column or TEXT,), text=text_column or TEXT)
+    with records(source, format) as read:
+        if not read.columns:  # an empty array of JSON
+            yield replace(read, columns=(TEXT,))
             return
-        text = find_text_column(found.source, found.header, text_column, found.sample)
-        yield replace(found, text=text, rows=_with_text(found, text))
+        text = find_text_column(read.source, read.columns, text_column)
+        yield replace(read, text=text, rows=_with_text(read, text))
 
 
 def texts_of(source: Any, text_column: str | None = None) -> Iterator[str]:
     """The texts of a source alone."""
-    with read_texts(source, text_column=text_column) as found:
-        for row in found.rows:
-            yield row[found.text]
+    with read_texts(source, text_column=text_column) as read:
+        for row in read.rows:
+            yield row[read.text]
 
 
-def _with_text(found: Records, column: str) -> Iterator[Row]:
+def _with_text(read: Records, column: str) -> Iterator[Row]:
     """The rows, the value of whose column must be a text."""
-    for number, row in enumerate(found.rows, 1):
+    for number, row in enumerate(read.rows, 1):
         try:
             row[column] = required(row.get(column), "text")[0]
         except ValueProblem as problem:
-            raise row_error(found.source, number, column, problem) from None
+            raise row_error(read.source, number, column, problem) from None
         yield row
 
 
@@ -165,48 +133,32 @@ def suffix_of(path: Path) -> str:
     return inner if path.suffix == ".gz" and inner and inner != ".parquet" else path.suffix
 
 
-def format_of(source: str | Path) -> Format:
-    """The format of a file by the end of its name; lines of text where it tells nothing."""
-    return BY_SUFFIX.get(suffix_of(Path(source)), "text")
+def format_of(path: Path) -> Format:
+    """The format of a file by the end of its name; otherwise lines of text, which may start with a label."""
+    kind = BY_SUFFIX.get(suffix_of(path), "text")
+    return "fasttext" if kind == "text" and path.is_file() and _starts_with_label(path) else kind
 
 
-def starts_with_label(path: Path) -> bool:
+def _starts_with_label(path: Path) -> bool:
     """Whether a file of text starts with a label, as fastText writes them."""
-    if format_of(path) != "text":
-        return False
     try:
         with open_bytes(path) as file:
             start = next((line for line in file if line.strip()), b"")
             return start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(PREFIX.encode())
-    except (OSError, EOFError, zlib.error):
+    except (OSError, EOFError, zlib.error):  # of reading it again, which names the file
         return False
 
 
-def _of_text(file: TextIO, source: str, kind: Format, schema: Schema, quoted: bool) -> Records:
+def _of_lines(lines: Iterable[str], source: str, kind: Format, quoted: bool) -> Records:
     if kind == "parquet":
         raise InputError(f"{source}: Parquet is read from files alone")
     if kind == "json":
-        return _of_dictionaries(json_values(file, source), source, "an object")
+        return _of_dictionaries(json_values(lines, source), source, "an object")
     if kind == "fasttext":
-        labelled = (split_labels(line) for line in file if line.strip())
-        return Records(source, (LABEL, TEXT), ({LABEL: each[0], TEXT: each[1]} for each in labelled), one_each=True)
+        return Records(source, (LABEL, TEXT), (labelled_text(line) for line in lines if line.strip()))
     if kind == "text":
-        return Records(source, (TEXT,), ({TEXT: line.rstrip("\r\n")} for line in file))
-    rows = DelimitedRows(file, source, kind, schema, quoted)
-    classes = _numbered_classes(Path(source).with_name(CLASSES)) if rows.headerless else {}
-    return Records(source, rows.header, rows.records(), select=rows.pairs, classes=classes, first_rows=rows.first)
-
-
-def _numbered_classes(path: Path) -> dict[str, dict[str, str]]:
-    """The names of the classes that a file without a header numbers from 1, where a file beside it has them."""
-    if not path.is_file():
-        return {}
-    with reading_errors(path, "text"):
-        names = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(f"{path}: names a class twice ({', '.join(twice[:5])}); give each a name of its own")
-    return {LABEL: {str(number): name for number, name in enumerate(names, 1)}}
+        return Records(source, (TEXT,), ({TEXT: line.rstrip("\r\n")} for line in lines))
+    return Records(source, *delimited_rows(lines, source, kind, quoted))
 
 
 def _of_dictionaries(values: Iterable[Any], source: str, what: str) -> Records:
@@ -219,10 +171,10 @@ def _of_dictionaries(values: Iterable[Any], source: str, what: str) -> Records:
             yield dict(value)
 
     rows = checked()
-    first = list(islice(rows, 1))
-    return Records(
-        source, tuple(str(name) for row in first for name in row), chain(first, rows), first_rows=lambda _: first
-    )
+    first = next(rows, None)
+    if first is None:
+        return Records(source, (), rows)
+    return Records(source, tuple(str(name) for name in first), chain([first], rows))
 
 
 @contextmanager
@@ -246,26 +198,16 @@ def _parquet(path: Path) -> Iterator[Records]:
 
 
 def _of_batches(
-    source: str,
-    header: Sequence[str],
-    batches: Callable[[Sequence[str]], Iterator[Sequence[Iterable[Any]]]],
-    classes: Mapping[str, Mapping[str, str]] | None = None,
+    source: str, names: Sequence[str], batches: Callable[[Sequence[str]], Iterator[Sequence[Iterable[Any]]]]
 ) -> Records:
     """Rows of what is stored by columns; `batches` gives the values of columns by name, some rows per step."""
 
-    def values(*names: str) -> Iterator[Any]:
-        for columns in batches(names):
-            yield from zip(*columns, strict=True)
+    def select(chosen: Sequence[str]) -> Iterator[Row]:
+        for columns in batches(chosen):
+            for values in zip(*columns, strict=True):
+                yield dict(zip(chosen, values, strict=True))
 
-    names = tuple(dict.fromkeys(header))
-
-    def rows() -> Iterator[Row]:
-        return (dict(zip(names, row, strict=True)) for row in values(*names))
-
-    def first(count: int) -> list[Row]:
-        return list(islice(rows(), count))
-
-    return Records(source, tuple(header), rows(), select=values, classes=classes or {}, first_rows=first)
+    return Records(source, tuple(names), select(names), select=select)
 
 
 def given_texts(given: Any) -> Any:
@@ -323,20 +265,26 @@ def _of_columns(data: Any, names: Iterable[Any]) -> Records:
             raise InputError(f"{GIVEN}: columns of different numbers of rows: {given}")
         yield list(values.values())
 
-    return _of_batches(GIVEN, [str(name) for name in names], columns)
+    return _of_batches(GIVEN, list(keys), columns)
 
 
 def _of_hugging_face(data: Any) -> Records:
-    """The rows of a `datasets.Dataset`; the numbers of a `ClassLabel` column have names."""
-    features = {name: getattr(each, "feature", each) for name, each in data.features.items()}  # of lists: their items
-    classes = {
-        name: {str(number): each for number, each in enumerate(feature.names)}
-        for name, feature in features.items()
-        if hasattr(feature, "names")
-    }
+    """The rows of a `datasets.Dataset`, with the names of classes in place of their numbers."""
+    named = {}
+    for column, feature in data.features.items():
+        of_items = getattr(feature, "feature", feature)  # of a list
+        if hasattr(of_items, "names"):
+            named[column] = of_items.names
 
-    def batches(names: Sequence[str]) -> Iterator[list[list[Any]]]:
-        for batch in data.select_columns(list(names)).iter(BATCH_ROWS):
-            yield [batch[name] for name in names]
+    def name_of(names: Sequence[str], number: Any) -> Any:
+        if isinstance(number, list):
+            return [name_of(names, each) for each in number]
+        return names[number] if number is not None and number >= 0 else None  # -1: the label is not published
 
-    return _of_batches(GIVEN, data.column_names, batches, classes)
+    def batches(chosen: Sequence[str]) -> Iterator[list[list[Any]]]:
+        for batch in data.select_columns(list(chosen)).iter(BATCH_ROWS):
+            for column in named.keys() & {*chosen}:
+                batch[column] = [name_of(named[column], number) for number in batch[column]]
+            yield [batch[column] for column in chosen]
+
+    return _of_batches(GIVEN, data.column_names, batches)

@@ -5,6 +5,7 @@ import gzip
 import io
 import select
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,28 +32,29 @@ def is_pipe(path: Path) -> bool:
 
 
 @contextmanager
-def open_pipe(path: Path) -> Iterator[TextIO]:
+def open_pipe(path: Path) -> "Iterator[LineStream]":
     """Context manager: the lines of a pipe as they arrive; standard input stays open."""
     is_stdin = str(path) == "-"
     with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as opened:
-        yield cast(TextIO, LineStream(opened))
+        yield LineStream(opened)
 
 
 @contextmanager
-def reading_errors(source: Path | str, kind: str) -> Iterator[None]:
+def reading_errors(path: Path, kind: str) -> Iterator[None]:
     """Context manager: turn errors of reading a file into an `InputError` that names it."""
+    name = "standard input" if str(path) == "-" else path
     try:
         yield
     except UnicodeDecodeError as error:
-        line = _line_that_is_not_utf8(source) if isinstance(source, Path) and kind != "parquet" else None
-        raise InputError(f"{source}: not UTF-8 text{f' in line {line}' if line else ''} ({error.reason})") from None
+        line = f" in line {_line_that_is_not_utf8(path)}" if path.is_file() and kind != "parquet" else ""
+        raise InputError(f"{name}: not UTF-8 text{line} ({error.reason})") from None
     except (EOFError, zlib.error, OSError) as error:
         if getattr(error, "errno", None) is not None:  # of the disk, not of the content
             raise
-        raise InputError(f"{source}: not readable as {kind} ({first_line(error)})") from None
+        raise InputError(f"{name}: not readable as {kind} ({first_line(error)})") from None
 
 
-def _line_that_is_not_utf8(path: Path) -> int | None:
+def _line_that_is_not_utf8(path: Path) -> int:
     """The number of the first line that is not valid UTF-8, counted from 1."""
     with open_bytes(path) as file:
         for number, line in enumerate(file, 1):
@@ -60,26 +62,25 @@ def _line_that_is_not_utf8(path: Path) -> int | None:
                 line.decode("utf8")
             except UnicodeDecodeError:
                 return number
-    return None
+    return 0
 
 
-class LineStream(io.TextIOBase):
+class LineStream(Iterator[str]):
     """Lines of a UTF-8 stream of bytes, as they arrive; a byte order mark at the start is left out."""
 
     def __init__(self, source: BinaryIO) -> None:
         self.source = source
         self.decoder = codecs.getincrementaldecoder("utf-8-sig")("strict")
-        self.lines: list[str] = []  # complete ones, the next one last
-        self.rest, self.ended = "", False
+        self.lines: deque[str] = deque()  # complete ones
+        self.parts: list[str] = []  # of the line that is not complete yet
+        self.ended = False
 
-    def readline(self, size: int = -1) -> str:  # type: ignore[override]
-        """The next line, of a long one the next part of at least `size` characters; an empty string at the end."""
-        while not self.lines and not self.ended and (size < 0 or len(self.rest) < size):
+    def __next__(self) -> str:
+        while not self.lines and not self.ended:
             self._read()
-        if self.lines:
-            return self.lines.pop()
-        line, self.rest = self.rest, ""
-        return line
+        if not self.lines:
+            raise StopIteration
+        return self.lines.popleft()
 
     def ready(self) -> bool:
         """Whether the next line can be had without waiting for it."""
@@ -92,5 +93,11 @@ class LineStream(io.TextIOBase):
         """Wait for bytes, and split them into lines."""
         data = self.source.read1(READ_BYTES)  # type: ignore[attr-defined]
         self.ended = not data
-        *complete, self.rest = (self.rest + self.decoder.decode(data, final=self.ended)).split("\n")
-        self.lines = [f"{line}\n" for line in reversed(complete)]
+        text = self.decoder.decode(data, final=self.ended)
+        self.parts.append(text)
+        if "\n" in text or self.ended:
+            *complete, rest = "".join(self.parts).split("\n")
+            self.lines.extend(f"{line}\n" for line in complete)
+            self.parts = [rest]
+            if self.ended and rest:
+                self.lines.append(rest)

@@ -168,7 +168,7 @@ def read_files(source: str | Path, format: Format | None = None) -> "Dataset":
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
 
     files = _files_of(source)
-    if (format or format_of(files[0])) == "parquet":
+    if (format or format_of(Path(files[0]))) == "parquet":
         return ray.data.read_parquet(files)
     paths = ray.data.from_items(files, override_num_blocks=len(files))
     return paths.map_batches(_tables_of, fn_kwargs={"format": format}, batch_size=1)

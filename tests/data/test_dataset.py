@@ -17,7 +17,7 @@ from ade.data import records
 from ade.data import texts as texts_module
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
-from ade.data.sources import has_split, load_dataset
+from ade.data.sources import load_dataset, split_files
 from ade.data.tags import TaggedDataset
 from ade.errors import InputError
 from ade.training.schedule import DEV_ROWS, validation_split
@@ -141,8 +141,6 @@ def test_every_way_to_write_a_file_reads_the_same(name, kind, mapped, tmp_path, 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"text,label,label\na,x,y\n", "2 columns are called 'label'"),
-        ("a.csv", b"text,text,label\na,x,y\n", "2 columns are called 'text'"),
         ("a.csv", b"text,label\na,x\nb\xff,y\n", "not UTF-8 text in line 3"),
         ("a.csv", b"text,label\na,x\nb,y,z\n", r"row 2 \(line 3\).*3 fields, the header 2"),
         ("a.csv", b"text,label\n\na,x\nb\n", r"row 2 \(line 4\).*1 field, the header 2"),
@@ -161,10 +159,10 @@ def test_every_way_to_write_a_file_reads_the_same(name, kind, mapped, tmp_path, 
         ("a.jsonl", b'{"text": "a", "label": "x"}\n{"text": "a", "label": ["x"]}\n', "row 2.*lists in some rows"),
         ("a.jsonl", b'{"text": "a", "label": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not readable as json"),
         ("a.jsonl", b'{"text": "a", "label": "\xff"}\n', "not UTF-8 text in line 1"),
-        ("a.json", b'[{"text": "a", "label": "x"}, {"text": "b" "label": "y"}]', "row 2: not readable as json"),
-        ("a.json", b'[{"text": "a", "label": "x"}, {"text": "b', "row 2: not readable as json"),
-        ("a.json", b'[{"text": "a", "label": "x"}', "row 2: not readable as json"),
-        ("a.json", b'[{"text": "a", "label": "x"}] more', "after the end of the array"),
+        ("a.json", b'[{"text": "a", "label": "x"}, {"text": "b" "label": "y"}]', "not readable as json"),
+        ("a.json", b'[{"text": "a", "label": "x"}, {"text": "b', "not readable as json"),
+        ("a.json", b'[{"text": "a", "label": "x"}', "not readable as json"),
+        ("a.json", b'[{"text": "a", "label": "x"}] more', "not readable as json .Extra data"),
         ("a.json", b"[]", "no rows"),
         ("a.json", b" \n", "empty"),
         ("a.txt", b"__label__a x\n__label__b \xff\n", "not UTF-8"),
@@ -202,7 +200,7 @@ def test_malformed_files_are_one_line(name, content, message, mapped, tmp_path, 
         (["a", "b"], [["a"], ["a", None]], None, "row 2: column 'label' holds no label"),
         (["a", "b"], [["a"], ["a", " "]], None, "row 2: column 'label' holds an empty label"),
         (["a", "b"], [["a"], None], MULTI, "row 2: column 'label' holds no label"),
-        (["a", "b"], [["a"], ["b"]], SINGLE, "row 1: column 'label' holds a list"),
+        (["a", "b"], [["a"], []], SINGLE, "row 2: column 'label' holds no label"),
         (["a"], [{"a": 1}], None, "row 1: column 'label' holds an object, expected plain values"),
         (["a"], [{"a": 1}], REGRESSION, "row 1: column 'label' holds an object, expected plain values"),
         ([b"ok", b"\xff\xfe"], ["x", "y"], None, "row 2: column 'text' is not UTF-8 text"),
@@ -251,23 +249,11 @@ def test_large_files_take_no_memory(kind, tmp_path):
     assert list((tmp_path / "cache").iterdir()) == []  # the file has no name: a killed process leaves nothing
 
 
-def test_a_file_without_a_header_and_the_names_of_its_classes(tmp_path):
+def test_a_file_without_a_header(tmp_path):
     (tmp_path / "train.csv").write_text('"3","Title","Some ""text""\nhere"\n"1","","No title"\n')
-    (tmp_path / "classes.txt").write_text("World\nSports\nBusiness\n")
     found = load_dataset(tmp_path)
     assert list(found.texts) == ['Title Some "text"\nhere', "No title"]
-    assert found.names == ("World", "Sports", "Business")
-    assert labels_of(found) == ["Business", "World"]
-    for content, message in (
-        (b"x\ny\nx\n", "classes.txt: names a class twice .x."),
-        (b"x\ny\n", "row 1: .* a label beyond the 2 classes that have names"),
-        (b"x\n\xff\n", "classes.txt: not UTF-8"),
-    ):
-        (tmp_path / "classes.txt").write_bytes(content)
-        with pytest.raises(InputError, match=message):
-            load_dataset(tmp_path)
-    (tmp_path / "classes.txt").unlink()
-    assert load_dataset(tmp_path).names == ("1", "3")
+    assert labels_of(found) == ["3", "1"]
 
 
 def test_names_are_in_order_and_keep_their_spelling(tmp_path):
@@ -327,14 +313,10 @@ def test_lines_of_fasttext(tmp_path):
         with pytest.raises(InputError, match="row 2: column 'label' holds no label"):
             load_dataset(path, problem=problem)
     path.write_text("plain text\n")
-    assert not has_split(tmp_path, "train")  # a text file may be anything
+    assert not split_files(tmp_path)  # a text file may be anything
 
 
-def test_bytes_of_parquet_that_are_no_text_are_refused_and_two_columns_of_a_name(tmp_path):
-    twice = pa.table([pa.array(["a"])] * 3, names=["text", "text", "label"])
-    pq.write_table(twice, tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="2 columns are called 'text'"):
-        load_dataset(tmp_path / "a.parquet")
+def test_bytes_of_parquet_that_are_no_text_are_refused(tmp_path):
     strings = pa.Array.from_buffers(pa.string(), 3, pa.array([b"ok", b"\xff\xfe", b"ok"]).buffers())
     for text, label in ((strings, ["x"] * 3), (["a"] * 3, strings)):
         pq.write_table(pa.table({"text": text, "label": label}), tmp_path / "a.parquet")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ade.data import formats
 from ade.data.sources import load_dataset
 from ade.errors import InputError
 
@@ -34,10 +33,7 @@ def _with(changes):
     [
         {3: '"quite so'},  # opened, never closed
         {3: '"quite so', 9: 'he said "no" to it'},  # closed in the middle of another text
-        {3: '"quite so', 9: 'not at all"'},  # opened and closed: well-formed, but six rows would be swallowed
-        {3: '"quite so', 4: 'not at all"'},
         {3: '"quite" so'},
-        {3: '"', 9: '"'},
         {3: '5" disks', 9: 'a "word" inside'},
     ],
 )
@@ -47,23 +43,12 @@ def test_stray_quotes_swallow_no_rows(name, delimiter, changes, tmp_path):
 
 
 @pytest.mark.parametrize("delimiter", [",", ";"])
-@pytest.mark.parametrize(
-    ("changes", "row"), [({3: '"quite so'}, 4), ({3: '"quite so', 9: 'not at all"'}, 4), ({7: '"a" b'}, 8)]
-)
+@pytest.mark.parametrize(("changes", "row"), [({3: '"quite so'}, 4), ({7: '"a" b'}, 8)])
 def test_stray_quotes_among_quoted_fields_are_refused_by_their_row(delimiter, changes, row, tmp_path):
     changes = {0: f'"well{delimiter} quoted"', **changes}
     (tmp_path / "a.csv").write_text(_lines(_with(changes), delimiter))
     with pytest.raises(InputError, match=rf"a\.csv, row {row} \(line {row + 1}\): a field starts with a quote"):
         load_dataset(tmp_path / "a.csv")
-
-
-def test_a_stray_quote_in_a_file_without_a_header(tmp_path):
-    lines = [f"{i % 3 + 1},title {i},text {i}" for i in range(12)]
-    lines[4], lines[8] = '2,title,"so it is', '3,title,and ends"'
-    (tmp_path / "a.csv").write_text("\n".join(lines))
-    found = load_dataset(tmp_path / "a.csv")
-    assert len(found) == 12
-    assert found.texts[4] == 'title "so it is'
 
 
 def test_texts_of_several_lines_are_no_swallowed_rows(tmp_path):
@@ -121,14 +106,3 @@ def test_objects_of_megabytes(form, tmp_path):
     found = load_dataset(tmp_path / "a.json")
     assert [text[-3:] for text in found.texts] == ["\u00e9 0", "\u00e9 1"]
     assert [len(text) for text in found.texts] == [2_800_001] * 2
-
-
-@pytest.mark.parametrize("block", [1, 2, 7, 64])
-def test_an_array_is_read_block_by_block(block, tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "READ_CHARS", block)
-    rows = [{"text": f'te "xt" {i} \n', "label": "xy"[i % 2], "n": [i, {"a": None}], "b": -1.5e9} for i in range(30)]
-    for indent in (None, 2):
-        (tmp_path / "a.json").write_text("\n [ " + json.dumps(rows, indent=indent)[1:])
-        found = load_dataset(tmp_path / "a.json")
-        assert list(found.texts) == [row["text"] for row in rows]
-        assert found.labels.tolist() == [0, 1] * 15

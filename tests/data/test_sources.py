@@ -12,7 +12,7 @@ from ade.data import sources
 from ade.data.columns import Schema
 from ade.data.dataset import Dataset, remarks
 from ade.data.problems import MULTI, REGRESSION, SINGLE
-from ade.data.sources import as_dataset, has_split, load_dataset, load_splits, load_tagged
+from ade.data.sources import as_dataset, load_dataset, load_splits, split_files
 from ade.errors import InputError
 
 TEXTS, LABELS = ["good", "bad", "fine"], ["pos", "neg", "pos"]
@@ -71,7 +71,7 @@ def test_class_labels_of_hugging_face_get_their_names():
     found = as_dataset(rows)
     assert (_rows(found), found.label_type) == ([("a", "yes"), ("b", "no")], "str")
     hidden = datasets.Dataset.from_dict({"text": ["a"], "label": [-1]}, features=features)
-    with pytest.raises(InputError, match=r"row 1: .* a label beyond the 2 classes that have names"):
+    with pytest.raises(InputError, match=r"row 1: .* holds no label"):
         as_dataset(hidden)
 
 
@@ -127,8 +127,6 @@ def test_decimals_are_a_regression_unless_they_are_said_to_be_classes(labels, tm
         ([1, 2, 3, 4, 5] * 20, None, ["the numbers 1 to 5 are classes; '--problem regression'"]),
         ([1, 2, 3, 4, 5] * 20, SINGLE, []),
         ([0, 1] * 50, None, []),
-        (["a"] * 91 + ["b"] * 9, None, ["'b' has 9 rows, 'a' 91; '--set class_weights=balanced'"]),
-        (["a"] * 90 + ["b"] * 10, None, []),
         ([["a"]] * 99 + [["b", "c"]], None, []),
     ],
 )
@@ -137,8 +135,6 @@ def test_remarks_before_training(labels, problem, said):
     found = list(remarks(data, problem))
     assert len(found) == len(said)
     assert all(part in line for part, line in zip(said, found, strict=True))
-    empty = as_dataset(["", " "] * 26 + ["text"] * 48, ["a", "b"] * 50)
-    assert list(remarks(empty, None)) == ["52% of the texts are empty; is this the column of the texts?"]
 
 
 @pytest.mark.parametrize(
@@ -183,12 +179,10 @@ def test_a_hub_data_set_keeps_its_label_names(several, tmp_path, monkeypatch):
     rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": labels}, features=features)
     (tmp_path / "repo" / "data").mkdir(parents=True)
     rows.to_parquet(tmp_path / "repo" / "data" / "train-00000-of-00001.parquet")
-    found = sources._from_hub(str(tmp_path / "repo"), "train", Schema("text", "label"))
+    found = as_dataset(sources._from_hub(str(tmp_path / "repo")))
     assert list(found.texts) == ["a", "b"]
-    assert found.names == ("no", "yes", "perhaps")
-    assert found.labels.tolist() == ([[True, True, False], [False] * 3] if several else [1, 0])
-    with pytest.raises(InputError, match="no split 'dev'"):
-        sources._from_hub(str(tmp_path / "repo"), "dev", Schema("text", "label"))
+    assert found.names == ("no", "yes")
+    assert found.labels.tolist() == ([[True, True], [False] * 2] if several else [1, 0])
 
 
 def test_splits_of_a_folder(tmp_path):
@@ -196,7 +190,7 @@ def test_splits_of_a_folder(tmp_path):
     (tmp_path / "train.csv.gz").write_bytes(gzip.compress(content))
     (tmp_path / "valid.csv").write_bytes(content)
     (tmp_path / "test.txt").write_text("plain text\n")  # not ours
-    assert [has_split(tmp_path, split) for split in ("train", "dev", "test")] == [True, True, False]
+    assert split_files(tmp_path) == {"train": tmp_path / "train.csv.gz", "dev": tmp_path / "valid.csv"}
     assert len(load_dataset(tmp_path)) == len(load_dataset(tmp_path, "dev")) == 2
     with pytest.raises(InputError, match="has no test file"):
         load_dataset(tmp_path, "test")
@@ -215,7 +209,7 @@ def test_the_embedded_glosses():
 
 def test_tagged_files_may_be_gzipped(tmp_path):
     (tmp_path / "tags.conll.gz").write_bytes(gzip.compress(b"a B-X\nb O\n"))
-    assert load_tagged(tmp_path / "tags.conll.gz").sentences == [("a", "b")]
+    assert load_dataset(tmp_path / "tags.conll.gz").sentences == [("a", "b")]
     (tmp_path / "tags.conll.gz").write_bytes(gzip.compress(b"a B-X\nb O\n" * 50)[:-9])
     with pytest.raises(InputError, match="not readable as words with tags"):
-        load_tagged(tmp_path / "tags.conll.gz")
+        load_dataset(tmp_path / "tags.conll.gz")
