@@ -1,18 +1,26 @@
-"""Output for people: tables at most 100 columns wide on standard output, numbers and texts as they are shown."""
+"""Output for people: tables at most 100 columns wide on standard output, notices on standard error."""
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ade.cli.writing import format_label, format_prediction, one_line
+from ade.cli.writing import Output, format_label, format_output, one_line
+from ade.data.columns import LABEL, TEXT
 
 if TYPE_CHECKING:
-    from ade.explanation import Contributions, Explanation
+    from tokenizers import Tokenizer
+
+    from ade.explanation import Explanation
 
 WIDTH = 100
+SAMPLE = 1000  # texts in which unknown tokens are counted
+LANGUAGES = "(see the page 'Languages' of the documentation)"
+quiet = False  # what --quiet sets, for the whole process
 
 
 def console() -> Console:
@@ -65,22 +73,48 @@ def format_metric(name: str, value: float | None) -> str:
     return f"{value:.4g}" if is_number else f"{100 * value:.2f}"
 
 
-def print_explanation(to: Console, explanation: "Explanation") -> None:
-    """Print a prediction, then what every word and the strongest n-grams add to the score of its most probable label.
+def say(message: str) -> None:
+    """Print a notice on stderr, unless --quiet was given."""
+    if not quiet:
+        print(f"ade: {message}", file=sys.stderr)
 
-    On a terminal the words of the text are coloured by that; elsewhere they are a table.
-    """
+
+def say_columns(source: str, dataset: Any) -> None:
+    """Say which columns were found, where they are not called `text` and `label`."""
+    columns = getattr(dataset, "columns", None)
+    if columns not in (None, (TEXT, LABEL)):
+        say(f"{source}: texts of the column '{columns[0]}', labels of '{columns[1]}'")
+
+
+def say_unknown_tokens(tokenizer: "Tokenizer", texts: Sequence[str], meaning: str) -> None:
+    """Say of texts that many of their tokens are unknown, and what that means."""
+    from ade.data.tokens import MAX_SHARE, count_unknown, unknown_ids
+
+    step = max(1, len(texts) // SAMPLE)  # not the first ones alone: rows may be sorted
+    unknown, tokens = count_unknown(tokenizer, texts[::step], unknown_ids(tokenizer))
+    if unknown > MAX_SHARE * tokens:
+        share = 100 * unknown / tokens
+        say(f"{share:.0f}% of the tokens of these texts are unknown or single bytes: {meaning} {LANGUAGES}")
+
+
+def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None]) -> None:
+    """Print a result as one JSON object, or as `draw` prints it for a person."""
+    if as_json:
+        print(json.dumps(value))
+    else:
+        draw(console())
+
+
+def print_explanation(to: Console, explanation: "Explanation") -> None:
+    """Print a prediction, and what words and n-grams add to the score of its most probable label."""
     parts, prediction = explanation.contributions(), explanation.prediction
     name = "the number" if prediction.probability is None else one_line(format_label(parts.label))
-    to.print(Text(format_prediction(prediction).rstrip("\n").replace("\t", "  "), style="bold"))
-    if to.is_terminal:
-        to.print(_coloured(explanation, parts))
-    else:
-        table = plain_table("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight")
-        for word, pooled, total in zip(explanation.words, parts.words, parts.totals, strict=True):
-            cells = (f"{total:+.3f}", f"{total - pooled:+.3f}", f"{100 * word.pooling_weight:.1f}%")
-            table.add_row(one_line(word.text), *cells)
-        to.print(table)
+    to.print(Text(format_output(Output(prediction)).rstrip("\n").replace("\t", "  "), style="bold"))
+    table = plain_table("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight")
+    for word, pooled, total in zip(explanation.words, parts.words, parts.totals, strict=True):
+        weight = f"{100 * word.pooling_weight:.1f}%"
+        table.add_row(one_line(word.text), f"{total:+.3f}", f"{total - pooled:+.3f}", weight)
+    to.print(table)
 
     strongest = [f"'{one_line(ngram.text)}' {value:+.3f}" for ngram, value in explanation.strongest_ngrams()]
     if strongest:
@@ -89,21 +123,3 @@ def print_explanation(to: Console, explanation: "Explanation") -> None:
     sums = f"words {sum(parts.words):+.3f}, n-grams {sum(parts.ngrams):+.3f}, bias {bias:+.3f}"
     to.print(Text(f"score of {name}: {parts.score:.3f} = {sums}"))
     to.print()
-
-
-def _coloured(explanation: "Explanation", parts: "Contributions") -> Text:
-    """The words of a text: what adds to the score in green, what takes from it in red, the strongest with numbers."""
-    most = max((abs(total) for total in parts.totals), default=0.0) or 1.0
-    line, end = Text(), 0
-    for word, total in zip(explanation.words, parts.totals, strict=True):
-        if word.start == word.end:  # a special token stands nowhere in the text
-            line.append(f"{one_line(word.text)} ", "dim")
-            continue
-        line.append(one_line(explanation.text[end : word.start]))
-        strength, colour = abs(total) / most, "green" if total > 0 else "red"
-        line.append(one_line(word.text), f"bold {colour}" if strength > 0.5 else colour if strength > 0.1 else "")
-        if strength > 0.25:  # not by colour alone
-            line.append(f"{total:+.2f}", "dim")
-        end = max(end, word.end)
-    line.append(one_line(explanation.text[end:]))
-    return line

@@ -5,21 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from rich.console import Console
 
-from ade.cli import display
-from ade.cli.options import (
-    Data,
-    Device,
-    Json,
-    LabelColumn,
-    Model,
-    Overwrite,
-    TextColumn,
-    check_output,
-    option,
-    say,
-    say_columns,
-    show,
-)
+from ade.cli import display, options
+from ade.cli.options import option
 from ade.cli.writing import one_line
 from ade.configuration import CLASSIFIER, TAGGER, check_kind
 from ade.data.columns import Schema
@@ -35,17 +22,17 @@ MAX_MATRIX = 8  # labels of a confusion matrix that is printed
 
 
 def evaluate(
-    model: Model,
-    data: Data,
+    model: options.Model,
+    data: options.Data,
     split: Annotated[str, option("Split of the dataset.", metavar="NAME")] = "test",
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     report: Annotated[
         Path | None, option("HTML page to write: metrics, calibration, the worst mistakes.", metavar="FILE")
     ] = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
 ) -> None:
     """Evaluate a model on labelled texts.
 
@@ -56,7 +43,7 @@ def evaluate(
     from ade.evaluation import evaluate
     from ade.trained_model import load
 
-    check_output(report, overwrite)
+    options.check_output(report, overwrite)
     loaded: Any = load(model, device)
     if loaded.kind != TAGGER:
         check_kind(model, loaded.kind, CLASSIFIER)
@@ -64,11 +51,11 @@ def evaluate(
     if report is not None and problem != SINGLE:
         raise InputError(f"{model}: solves {problem or 'tagging'}; --report is for single-label models")
     dataset = as_dataset(data, schema=Schema(text_column, label_column, problem), split=split)
-    say_columns(data, dataset)
+    display.say_columns(data, dataset)
     result: Any = evaluate(loaded, dataset)
     if report is not None:
         _write_report(report, f"{model} on {data}", result, dataset)
-    show(_as_dict(result), as_json, lambda to: print_evaluation(to, result))
+    display.show(_as_dict(result), as_json, lambda to: print_evaluation(to, result))
 
 
 def _write_report(report: Path, title: str, result: Any, dataset: Any) -> None:
@@ -77,12 +64,12 @@ def _write_report(report: Path, title: str, result: Any, dataset: Any) -> None:
     labelled = dataset.relabelled(result.names)
     with new_file(report) as draft:
         draft.write_text(report_page(title, result, labelled.texts, labelled.labels), "utf8")
-    say(f"{report}: the report, {display.size(report.stat().st_size)}; open it in a browser")
+    display.say(f"{report}: the report, {display.size(report.stat().st_size)}; open it in a browser")
 
 
 def _as_dict(result: Any) -> dict[str, Any]:
     """All metrics for JSON, with those of each label and the confusions where there are any."""
-    from ade.evaluation import MAX_CONFUSION_LABELS, Evaluation
+    from ade.evaluation import Evaluation
 
     metrics = dict(result.as_dict())
     if getattr(result, "classes", None):
@@ -91,10 +78,7 @@ def _as_dict(result: Any) -> dict[str, Any]:
         metrics["calibration_error"] = result.calibration_error
         metrics["labels"] = list(result.names)
         metrics["confused"] = [each._asdict() for each in result.confused()]
-        if len(result.names) <= MAX_CONFUSION_LABELS:
-            metrics["confusion"] = result.confusion.tolist()
-        else:
-            metrics["confusion_counts"] = result.counts.tolist()
+        metrics["confusion"] = result.counts.tolist()  # rows of true label, predicted label, texts
     return metrics
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
-from ade.cli import display
-from ade.cli.options import Json, Overwrite, argument, check_output, option, show
+from ade.cli import display, options
+from ade.cli.options import argument, option
 from ade.cli.writing import one_line
 from ade.configuration import CODEBOOK
 from ade.errors import InputError
@@ -14,6 +14,8 @@ from ade.files import kind_of, new_file
 
 if TYPE_CHECKING:
     from ade.inspector.words import TokenAnchors
+
+NEAREST = 6  # words shown for an anchor
 
 
 def inspect(
@@ -23,9 +25,8 @@ def inspect(
         list[str] | None, option("Text with the words: what do their anchors add? Repeatable with --html.")
     ] = None,
     html: Annotated[Path | None, option("Interactive page about the texts to write.", metavar="FILE")] = None,
-    nearest: Annotated[int, option("Nearest words shown per anchor.", metavar="N", min=1)] = 6,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show a model's parameters, or the anchors of words.
 
@@ -36,12 +37,12 @@ def inspect(
     if is_codebook and (texts or html is not None):
         raise InputError(f"{source}: a codebook knows no context; --text and --html need a trained model")
     if html is not None:
-        check_output(html, overwrite)
-        _write_page(source, html, words or [], texts, nearest, as_json)
+        options.check_output(html, overwrite)
+        _write_page(source, html, words or [], texts, as_json)
     elif len(texts) > 1:
         raise InputError("several sentences go on a page: give --html FILE too, or one --text")
     elif words:
-        _show_words(source, words, texts, nearest, as_json)
+        _show_words(source, words, texts, as_json)
     elif texts or is_codebook:
         raise InputError("name the words to look up, or give --html FILE for a page about whole sentences")
     else:
@@ -55,10 +56,10 @@ def _show_parameters(source: Path, as_json: bool) -> None:
     table, counts = display.plain_table("component", "parameters"), count_parameters(Saved.read(source))
     for name, count in counts.items():
         table.add_row(name.replace("_", " "), f"{count:,}")
-    show({"parameters": counts}, as_json, lambda to: to.print(table))
+    display.show({"parameters": counts}, as_json, lambda to: to.print(table))
 
 
-def _show_words(source: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
+def _show_words(source: Path, words: list[str], texts: list[str], as_json: bool) -> None:
     from ade.inspector.words import inspect_words
 
     result: dict[str, Any] = {}
@@ -66,12 +67,12 @@ def _show_words(source: Path, words: list[str], texts: list[str], nearest: int, 
         from ade.inspector.reading import Inspector
         from ade.trained_model import Classifier
 
-        explanation, tokens = Inspector(Classifier.load(source), nearest).words_in(texts[0], words)
+        explanation, tokens = Inspector(Classifier.load(source), NEAREST).words_in(texts[0], words)
         result["label"] = explanation.contributions().label
     else:
-        tokens = inspect_words(source, words, nearest)
+        tokens = inspect_words(source, words, NEAREST)
     result["words"] = [token.as_dict() for token in tokens]
-    show(result, as_json, lambda to: print_words(to, tokens, str(result.get("label", ""))))
+    display.show(result, as_json, lambda to: print_words(to, tokens, str(result.get("label", ""))))
 
 
 def print_words(to: Console, tokens: "list[TokenAnchors]", label: str = "") -> None:
@@ -95,12 +96,12 @@ def print_words(to: Console, tokens: "list[TokenAnchors]", label: str = "") -> N
         to.print()
 
 
-def _write_page(source: Path, file: Path, words: list[str], texts: list[str], nearest: int, as_json: bool) -> None:
+def _write_page(source: Path, file: Path, words: list[str], texts: list[str], as_json: bool) -> None:
     from ade.inspector.page import EXAMPLES, page
     from ade.inspector.reading import Inspector
     from ade.trained_model import Classifier
 
-    inspector = Inspector(Classifier.load(source), nearest)
+    inspector = Inspector(Classifier.load(source), NEAREST)
     if not texts:  # the example of the word that was named, or the first
         word = next((each for each in words if each in EXAMPLES), next(iter(EXAMPLES)))
         texts, words = list(EXAMPLES[word]), words or [word]
@@ -108,6 +109,5 @@ def _write_page(source: Path, file: Path, words: list[str], texts: list[str], ne
     with new_file(file) as draft:
         draft.write_text(page({"about": inspector.about(), "readings": readings, "words": words}), "utf8")
     result = {"html": str(file), "bytes": file.stat().st_size, "texts": len(readings)}
-    sentences = "1 sentence" if len(readings) == 1 else f"{len(readings)} sentences"
-    line = f"{file}: {sentences}, {display.size(file.stat().st_size)}; open it in a browser"
-    show(result, as_json, lambda to: to.print(line))
+    line = f"{file}: {len(readings)} sentences, {display.size(file.stat().st_size)}; open it in a browser"
+    display.show(result, as_json, lambda to: to.print(line))

@@ -8,22 +8,22 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from ade import __version__
-from ade.cli.options import MoreSettings, verbosity
+from ade.cli import display
 from ade.errors import InputError, missing_package
 
 VERBS = {  # verb -> the file that has it, in the order of the help
     "train": "making", "predict": "prediction", "evaluate": "evaluation", "inspect": "inspection", "serve": "serving",
     "export": "serving", "distill-encoder": "vectors", "encode": "vectors", "search": "vectors", "distill": "making",
-    "compress": "making", "run": "making",
+    "compress": "making", "run": "demo",
 }  # fmt: skip
 EXTRAS_OF_VERBS = {"export": "onnx", "run": "demo"}  # of verbs that need more than the first package they miss
+RESUMED = ("train", "distill-encoder")  # verbs that continue an interrupted run
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 ANYWHERE = ("-q", "--quiet", "-v", "--verbose")  # options of `ade` that may also stand after the verb
 
@@ -47,7 +47,7 @@ def _global_options(
 ) -> None:
     if quiet and verbose:
         raise InputError("--quiet says less, --verbose says more: give one of them")
-    verbosity.quiet = quiet
+    display.quiet = quiet
     if quiet:
         os.environ["ADE_PROGRESS"] = "0"
     if verbose:
@@ -66,13 +66,8 @@ def app_with(*verbs: str) -> typer.Typer:
     )
     app.callback()(_global_options)
     for verb in verbs or VERBS:
-        app.command(verb)(_function_of(verb))
+        app.command(verb)(getattr(import_module(f"ade.cli.{VERBS[verb]}"), verb.replace("-", "_")))
     return app
-
-
-def _function_of(verb: str) -> Callable[..., None]:
-    function: Callable[..., None] = getattr(import_module(f"ade.cli.{VERBS[verb]}"), verb.replace("-", "_"))
-    return function
 
 
 def main() -> None:
@@ -100,7 +95,8 @@ def main() -> None:
         status = 2
 
     if status == INTERRUPTED:
-        print("; ".join(filter(None, ("ade: interrupted", _how_to_continue(verb, words)))), file=sys.stderr)
+        more = "; use --resume to continue" if verb in RESUMED else ""
+        print(f"ade: interrupted{more}", file=sys.stderr)
     sys.exit(status or 0)
 
 
@@ -120,26 +116,14 @@ def _message(error: Exception, verb: str) -> str | None:
     elif isinstance(error, OSError):
         text = f"{error.filename or 'error'}: {error.strerror or error}"
     elif isinstance(error, typer.TyperException):  # an unknown verb or option, or a value of the wrong type
+        text = error.format_message()
         context = getattr(error, "ctx", None)  # of usage errors alone
-        text = f"{_usage_error(error, verb)} (see '{context.command_path if context else 'ade'} --help')"
+        if hasattr(error, "option_name") and context and any("--set" in each.opts for each in context.command.params):
+            text += f" Is it a setting: --set NAME=VALUE? '{context.command_path} --set help' lists them."
+        text += f" (see '{context.command_path if context else 'ade'} --help')"
     else:
         return None
     return "ade: " + " ".join(text.split())
-
-
-def _usage_error(error: typer.TyperException, verb: str) -> str:
-    """What is wrong with the words of a command; of an unknown option also the setting that was probably meant."""
-    unknown = getattr(error, "option_name", None)
-    settings = MoreSettings.of(_function_of(verb)) if unknown and verb in VERBS else None
-    meant = settings.meant_by(unknown.lstrip("-")) if unknown and settings else None
-    return f"No such option: {unknown}; do you mean --set {meant}=VALUE?" if meant else error.format_message()
-
-
-def _how_to_continue(verb: str, words: list[str]) -> str:
-    """What an interrupted command can be continued with; empty where it starts again."""
-    if verb in ("train", "distill-encoder"):
-        return "use --resume to continue"
-    return ""
 
 
 if __name__ == "__main__":

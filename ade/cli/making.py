@@ -1,4 +1,4 @@
-"""The verbs that make models and tables: `ade train`, `ade distill`, `ade compress`, and the demo, `ade run`."""
+"""The verbs that make models and tables: `ade train`, `ade distill` and `ade compress`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,45 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 
-from ade.cli import display
-from ade.cli.options import (
-    SAMPLE,
-    Corpus,
-    Data,
-    Device,
-    Json,
-    LabelColumn,
-    MoreSettings,
-    Out,
-    Overwrite,
-    Resume,
-    Size,
-    TextColumn,
-    UnknownTokenNotice,
-    argument,
-    existing_run,
-    option,
-    say,
-    say_columns,
-    say_remarks,
-    show,
-)
+from ade.cli import display, options
+from ade.cli.options import argument, option
 from ade.data.records import texts_of
 from ade.errors import InputError
 from ade.progress import shown
 from ade.settings import Architecture, CompressionSettings, DistillationSettings, TrainingSettings
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from torch import Tensor
 
     from ade.compression.compress import CompressionReport
     from ade.folder import Saved
     from ade.teachers import Teacher
 
-TRAINING = MoreSettings((TrainingSettings, Architecture), ("device", "epochs"))
-DISTILLATION = MoreSettings((DistillationSettings,), ("size", "device", "anchors", "pairs"))
-COMPRESSION = MoreSettings((CompressionSettings,), ("size", "device", "head", "max_loss"))
+TRAINING = options.MoreSettings((TrainingSettings, Architecture), ("device", "epochs"))
+DISTILLATION = options.MoreSettings((DistillationSettings,), ("size", "device", "anchors", "pairs"))
+COMPRESSION = options.MoreSettings((CompressionSettings,), ("size", "device", "head", "max_loss"))
 
 Problem = Literal["single-label", "multi-label", "regression"]
 HIDDEN = ("identity", "validations", "dev")  # of training.json: nothing for a person
@@ -54,26 +32,26 @@ SHOWN = ("accuracy", "macro_f1", "micro_f1", "f1", "r2", "spearman")  # metrics 
 
 
 def train(
-    data: Data,
-    out: Out,
+    data: options.Data,
+    out: options.Out,
     start: Annotated[
         str | None, option("Encoder or model to start from; by default the one included.", "--from", metavar="NAME")
     ] = None,
     teacher: Annotated[
         str | None, option("Embedding table to distil instead, as the paper does.", metavar="NAME")
     ] = None,
-    size: Size = None,
+    size: options.Size = None,
     preset: Annotated[Literal["strong", "paper"], option("Defaults of all settings.")] = "strong",
     distill_from: Annotated[str | None, option("Fine-tuned classifier to learn from.", metavar="NAME")] = None,
     unlabelled: Annotated[Path | None, option("Texts that this classifier labels.", metavar="FILE")] = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     problem: Annotated[Problem | None, option("Kind of labels; by default lists are multi-label.")] = None,
     epochs: Annotated[float | None, option("Train the layers, too, for N passes.", metavar="N")] = None,
-    device: Device = "auto",
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
     more: Annotated[list[str] | None, TRAINING.option()] = None,
 ) -> None:
     """Train a classifier, or a tagger on CoNLL files.
@@ -81,21 +59,23 @@ def train(
     In seconds, without torch: two linear fits on the included encoder. With --epochs its layers are trained, too, which
     pays where rows are many. If the data has a test split, the model is evaluated on it.
     """
-    existing = existing_run(resume, overwrite)
+    existing = options.existing_run(resume, overwrite)
     if unlabelled is not None and distill_from is None:
         raise InputError("--unlabelled needs a classifier that labels its texts: give --distill-from too")
     settings = TRAINING.parse(more)
     from ade.data.columns import Schema
+    from ade.data.dataset import Dataset, remarks
     from ade.data.sources import load_splits
     from ade.fitting.convex import MAX_ROWS
     from ade.training.train import problem_type
     from ade.training.train import train as train_model
 
     splits = load_splits(data, schema=Schema(text_column, label_column, problem_type(problem)))
-    say_columns(data, splits["train"])
-    say_remarks(data, splits["train"], problem)
+    display.say_columns(data, splits["train"])
+    for remark in remarks(splits["train"], problem) if isinstance(splits["train"], Dataset) else ():
+        display.say(f"{data}: {remark}")
     if len(splits["train"]) > MAX_ROWS and teacher is None and epochs is None and "steps" not in settings:
-        say(f"{data}: a sample of {MAX_ROWS:,} rows is fitted, stratified by label; --epochs learns from all")
+        display.say(f"{data}: a sample of {MAX_ROWS:,} rows is fitted, stratified by label; --epochs learns from all")
     predictor = train_model(
         splits,
         teacher=teacher,
@@ -110,15 +90,14 @@ def train(
         device=device,
         **settings,
     )
-    say_unknown_tokens(predictor.saved.tokenizer, splits["train"])
+    texts = texts_in(splits["train"])
+    display.say_unknown_tokens(predictor.saved.tokenizer, texts, "another --teacher may know their language")
     _show_training(out, predictor, splits.get("test"), as_json)
 
 
-def say_unknown_tokens(tokenizer: "Tokenizer", rows: Any) -> None:
-    """Say of training texts where their tokens are unknown."""
-    texts: Sequence[str] = rows.texts if hasattr(rows, "texts") else [" ".join(words) for words in rows.sentences]
-    step = max(1, len(texts) // SAMPLE)  # not the first ones alone: rows may be sorted
-    UnknownTokenNotice(tokenizer, "another --teacher may know their language").see(texts[::step])
+def texts_in(rows: Any) -> Sequence[str]:
+    """The texts of labelled rows, of a tagger the sentences."""
+    return rows.texts if hasattr(rows, "texts") else [" ".join(words) for words in rows.sentences]
 
 
 def _show_training(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
@@ -132,7 +111,7 @@ def _show_training(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
         result["test"] = evaluate(predictor, test).as_dict()
         add_metadata(out, test=result["test"])
     result["bytes"] = nbytes_of(out)
-    show(result, as_json, lambda to: print_training(to, result))
+    display.show(result, as_json, lambda to: print_training(to, result))
 
 
 def print_training(to: Console, result: Mapping[str, Any]) -> None:
@@ -167,15 +146,15 @@ def print_training(to: Console, result: Mapping[str, Any]) -> None:
 
 def distill(
     teacher: Annotated[str, option("Embeddings: folder, text file, hub name or wordllama.", metavar="NAME")],
-    out: Out,
-    size: Size = None,
+    out: options.Out,
+    size: options.Size = None,
     anchors: Annotated[int, option("Number of shared anchors.", metavar="K")] = 500,
     pairs: Annotated[int, option("Most pairs of a token.", metavar="N")] = 8,
     corpus: Annotated[Path | None, option("Text whose token counts weight the rows.", metavar="FILE")] = None,
     prune_vocabulary: Annotated[Path | None, option("Text with all tokens that shall stay.", metavar="FILE")] = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
     more: Annotated[list[str] | None, DISTILLATION.option()] = None,
 ) -> None:
     """Distil an embedding table into a codebook.
@@ -196,7 +175,7 @@ def distill(
 
     sizes = {"bytes": saved.nbytes, "teacher_bytes": loaded.nbytes, "ratio": loaded.nbytes / saved.nbytes}
     result = {"codebook": str(out), **saved.config.metadata, **sizes}
-    show(result, as_json, lambda to: _print_codebook(to, result, saved))
+    display.show(result, as_json, lambda to: _print_codebook(to, result, saved))
 
 
 def _load_teacher(source: str, prune_vocabulary: Path | None, corpus: Path | None) -> "tuple[Teacher, Tensor | None]":
@@ -237,15 +216,15 @@ def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> N
 
 def compress(
     model: Annotated[str, argument("Hugging Face folder or hub name.", "MODEL")],
-    out: Out,
+    out: options.Out,
     size: Annotated[str | None, option("Bytes of the packed table; by default a sixteenth.", metavar="SIZE")] = None,
-    corpus: Corpus = None,
+    corpus: options.Corpus = None,
     tune: Annotated[list[Path] | None, option("Text to tune the table with; repeatable.", metavar="FILE")] = None,
     head: Annotated[bool, option("Pack an output table that is not tied, too.", "--head")] = False,
     max_loss: Annotated[str | None, option("Most loss on held-out text, at any size.", metavar="P%")] = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
     more: Annotated[list[str] | None, COMPRESSION.option()] = None,
 ) -> None:
     """Pack the embedding table of any Hugging Face model.
@@ -259,7 +238,7 @@ def compress(
 
     with shown() as report:
         result = pack(model, out, chosen, corpus or (), tune or (), overwrite, report)
-    show({"model": str(out), **asdict(result)}, as_json, lambda to: _print_compression(to, out, result))
+    display.show({"model": str(out), **asdict(result)}, as_json, lambda to: _print_compression(to, out, result))
 
 
 def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:
@@ -278,17 +257,3 @@ def _print_compression(to: Console, out: Path, result: "CompressionReport") -> N
     if len(result.loss) > 1:
         losses.add_row("mean", f"{result.mean_loss:.2f}")
     to.print(losses)
-
-
-def run(
-    out: Annotated[Path, option("Output folder.", metavar="FOLDER")] = Path("runs/demo"),
-) -> None:
-    """Run the demo on data that is included.
-
-    Classifies WordNet glosses by the names of their labels, trains on them, explains a prediction, and searches.
-    """
-    from ade.cli.demo import print_demo, run_demo
-
-    with shown() as report:
-        demo = run_demo(out, report=report)
-    print_demo(display.console(), demo)

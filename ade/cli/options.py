@@ -1,30 +1,18 @@
-"""What the verbs share: arguments and options of one meaning, `--set`, notices, printing a result."""
+"""What the verbs share: arguments and options of one meaning, and `--set`."""
 
 import difflib
-import json
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, fields
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from rich.console import Console
 
 from ade.cli import display
-from ade.data.columns import LABEL, TEXT
 from ade.data.records import Format
 from ade.errors import InputError
 from ade.settings import PRESETS, TrainingSettings
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-SAMPLE = 1000  # texts in which unknown tokens are counted
-SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}  # as people call settings
-LANGUAGES = "(see the page 'Languages' of the documentation)"
 
 
 def model_path(given: str) -> Path:
@@ -89,41 +77,31 @@ class MoreSettings:
 
     def parse(self, given: Sequence[str] | None) -> dict[str, Any]:
         """The settings given as NAME=VALUE, by name."""
+        types = {entry.name: get_args(entry.type)[0] for _, entry in self._fields()}
         settings = {}
         for word in given or ():
             name, equals, value = word.partition("=")
+            name = name.replace("-", "_")
             if not equals:
                 raise InputError(f"--set {word}: write NAME=VALUE, or '--set help' for all names")
-            known = self.meant_by(name)
-            if known != name.replace("-", "_"):
-                hint = f"do you mean {known}?" if known else "'--set help' lists all"
+            if name not in types:
+                near = difflib.get_close_matches(name, types, 1)
+                hint = f"do you mean {near[0]}?" if near else "'--set help' lists all"
                 raise InputError(f"--set: there is no setting '{name}'; {hint}")
-            settings[known] = _value(known, get_args(self._fields()[known][1].type)[0], value)
+            settings[name] = _value(name, types[name], value)
         return settings
 
-    def meant_by(self, name: str) -> str | None:
-        """The setting of this name, or the one whose name is nearest to it."""
-        names = [*self._fields()]
-        near = difflib.get_close_matches(SHORT_NAMES.get(name, name.replace("-", "_")), names, 1, cutoff=0.7)
-        return near[0] if near else None
-
-    @staticmethod
-    def of(verb: Callable[..., None]) -> "MoreSettings | None":
-        """What a verb takes by `--set`, if anything."""
-        more = signature(verb).parameters.get("more")
-        return None if more is None else more.annotation.__metadata__[0].callback.__self__
-
-    def _fields(self) -> "dict[str, tuple[type, Field[Any]]]":
-        known = {entry.name: (owner, entry) for owner in self.classes for entry in fields(owner)}
-        return {name: each for name, each in known.items() if name not in self.options}
+    def _fields(self) -> "Iterator[tuple[type, Field[Any]]]":
+        for owner in self.classes:
+            yield from ((owner, entry) for entry in fields(owner) if entry.name not in self.options)
 
     def _help(self, given: list[str] | None) -> list[str] | None:
         if "help" not in (given or ()):
             return given
         table = display.plain_table("setting", "default", "", wrap=True)
         table.columns[1].justify = table.columns[2].justify = "left"
-        for name, (owner, entry) in self._fields().items():
-            table.add_row(name, _default(owner, entry), entry.type.__metadata__[0])  # type: ignore[union-attr]
+        for owner, entry in self._fields():
+            table.add_row(entry.name, _default(owner, entry), entry.type.__metadata__[0])  # type: ignore[union-attr]
         display.console().print(table)
         raise typer.Exit
 
@@ -154,60 +132,6 @@ def _value(name: str, kind: Any, text: str) -> Any:
         raise InputError(f"--set {name}: {what} is needed, not '{text}'") from None
 
 
-@dataclass
-class Verbosity:
-    """What `--quiet` says, for the whole process."""
-
-    quiet: bool = False
-
-
-verbosity = Verbosity()
-
-
-def say(message: str) -> None:
-    """Print a notice on stderr, unless --quiet was given."""
-    if not verbosity.quiet:
-        print(f"ade: {message}", file=sys.stderr)
-
-
-def say_columns(source: str, dataset: Any) -> None:
-    """Say which columns were found, where they are not called `text` and `label`."""
-    columns = getattr(dataset, "columns", None)
-    if columns not in (None, (TEXT, LABEL)):
-        say(f"{source}: texts of the column '{columns[0]}', labels of '{columns[1]}'")
-
-
-def say_remarks(source: str, dataset: Any, problem: str | None) -> None:
-    """Say what to know before training on labelled texts."""
-    from ade.data.dataset import Dataset, remarks
-
-    for remark in remarks(dataset, problem) if isinstance(dataset, Dataset) else ():
-        say(f"{source}: {remark}")
-
-
-class UnknownTokenNotice:
-    """Says once of texts, which may come chunk by chunk, that their tokens are unknown, and what that means."""
-
-    def __init__(self, tokenizer: "Tokenizer", meaning: str) -> None:
-        from ade.data.tokens import unknown_ids
-
-        self.tokenizer, self.unknown_ids, self.meaning = tokenizer, unknown_ids(tokenizer), meaning
-        self.texts = self.unknown = self.tokens = 0
-
-    def see(self, texts: Sequence[str]) -> None:
-        """Count the tokens of texts, until `SAMPLE` texts have been seen or the line has been printed."""
-        if self.texts >= SAMPLE:
-            return
-        from ade.data.tokens import MAX_SHARE, count_unknown
-
-        texts = texts[: SAMPLE - self.texts]
-        unknown, tokens = count_unknown(self.tokenizer, texts, self.unknown_ids)
-        self.texts, self.unknown, self.tokens = self.texts + len(texts), self.unknown + unknown, self.tokens + tokens
-        if self.unknown > MAX_SHARE * self.tokens:
-            self.texts, share = SAMPLE, 100 * self.unknown / self.tokens
-            say(f"{share:.0f}% of the tokens of these texts are unknown or single bytes: {self.meaning} {LANGUAGES}")
-
-
 def existing_run(resume: bool, overwrite: bool) -> Literal["resume", "overwrite", "refuse"]:
     """What to do with an earlier run in the output folder."""
     if resume and overwrite:
@@ -223,11 +147,3 @@ def check_output(output: Path | None, overwrite: bool) -> None:
         raise InputError(f"{output}: not a file in a folder that exists")
     if output.is_file() and not overwrite:
         raise InputError(f"{output}: already exists; choose another name or pass --overwrite")
-
-
-def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None]) -> None:
-    """Print a result as one JSON object, or as `draw` prints it for a person."""
-    if as_json:
-        print(json.dumps(value))
-    else:
-        draw(display.console())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from ade.cli import display
-from ade.cli.options import Json, Model, MoreSettings, Out, Overwrite, option, show
+from ade.cli import display, options
+from ade.cli.options import option
 from ade.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from ade.integrations.onnx import ExportedFile
 
-SERVICE = MoreSettings((ServiceSettings,))
+SERVICE = options.MoreSettings((ServiceSettings,))
 
 
 def serve(
-    model: Model,
+    model: options.Model,
     host: Annotated[str, option("Address; 0.0.0.0 for all interfaces.", metavar="HOST")] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 for any free one.", metavar="N", min=0, max=65535)] = 8000,
     api_key_file: Annotated[Path | None, option("Keys, one a line; all but /health needs one.", metavar="FILE")] = None,
@@ -32,7 +32,7 @@ def serve(
         list[str] | None, option("Web pages that may ask, as https://example.org; repeatable.", metavar="URL")
     ] = None,
     no_inspect: Annotated[bool, option("No inspector, and no page.", "--no-inspect")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
     more: Annotated[list[str] | None, SERVICE.option()] = None,
 ) -> None:
     """Serve a model over HTTP until Ctrl-C or SIGTERM.
@@ -60,7 +60,12 @@ def serve(
         Server(app, ready, settings.grace).run([bound])
 
 
-def export(model: Model, out: Out, overwrite: Overwrite = False, as_json: Json = False) -> None:
+def export(
+    model: options.Model,
+    out: options.Out,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
+) -> None:
     """Export a model to ONNX, its numbers in whole bytes.
 
     A classifier, an encoder, or a sentence encoder that 'ade compress' has packed, which is also written in 4 bits. The
@@ -70,7 +75,7 @@ def export(model: Model, out: Out, overwrite: Overwrite = False, as_json: Json =
 
     files = write(model, out, overwrite)
     result = {"folder": str(out), "files": [asdict(each) for each in files]}
-    show(result, as_json, lambda to: print_export(to, files))
+    display.show(result, as_json, lambda to: print_export(to, files))
 
 
 def print_export(to: Console, files: "Sequence[ExportedFile]") -> None:

@@ -6,27 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
-from ade.cli import display
-from ade.cli.options import (
-    Corpus,
-    Device,
-    Json,
-    MoreSettings,
-    Out,
-    Overwrite,
-    Resume,
-    RuntimeDevice,
-    Size,
-    TextColumn,
-    TextFile,
-    TextFormat,
-    argument,
-    check_output,
-    existing_run,
-    model_path,
-    option,
-    show,
-)
+from ade.cli import display, options
+from ade.cli.options import argument, option
 from ade.cli.prediction import open_texts, stopping_early
 from ade.cli.writing import one_line
 from ade.data.sources import EMBEDDED
@@ -42,28 +23,28 @@ if TYPE_CHECKING:
 Encoder = Annotated[
     str, option("Encoder folder or hub name; by default the one included.", "--encoder", metavar="NAME")
 ]
-ENCODER = MoreSettings((EncoderSettings,), ("size", "layers", "dim", "epochs", "device"))
+ENCODER = options.MoreSettings((EncoderSettings,), ("size", "layers", "dim", "epochs", "device"))
 
 
 def distill_encoder(
-    out: Out,
+    out: options.Out,
     teacher: Annotated[
         str, option("Sentence-transformers folder or hub name.", metavar="NAME")
     ] = "sentence-transformers/all-MiniLM-L6-v2",
-    corpus: Corpus = None,
+    corpus: options.Corpus = None,
     translations: Annotated[
         list[Path] | None, option("Lines of texts with one meaning, split by tabs; repeatable.", metavar="FILE")
     ] = None,
     prefix: Annotated[str | None, option("Prefix the teacher expects before each text.", metavar="TEXT")] = None,
-    text_column: TextColumn = None,
-    size: Size = "8MB",
+    text_column: options.TextColumn = None,
+    size: options.Size = "8MB",
     layers: Annotated[int, option("Attention layers; 2 are more accurate, slower.", metavar="N")] = 1,
     dim: Annotated[int, option("Dimensions of the vectors; 0: the teacher's.", metavar="N")] = 0,
     epochs: Annotated[float, option("Passes over the texts.", metavar="N")] = EncoderSettings().epochs,
-    device: Device = "auto",
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
     more: Annotated[list[str] | None, ENCODER.option()] = None,
 ) -> None:
     """Distil a sentence encoder into one of a few megabytes.
@@ -71,7 +52,7 @@ def distill_encoder(
     Its vectors are where the teacher's are. What the teacher answers is kept in the cache. Without a corpus it learns
     from WordNet glosses.
     """
-    existing = existing_run(resume, overwrite)
+    existing = options.existing_run(resume, overwrite)
     settings = EncoderSettings(
         size=size or "8MB", layers=layers, dim=dim, epochs=epochs, device=device, **ENCODER.parse(more)
     )
@@ -86,7 +67,7 @@ def distill_encoder(
     about = encoder.metadata
     result = {"encoder": str(out), "teacher": about["teacher"], "texts": about["rows"], "dim": encoder.dim}
     result |= {"cosine": about["dev"]["cosine"], "bytes": nbytes_of(out)}
-    show(result, as_json, lambda to: _print_encoder(to, result))
+    display.show(result, as_json, lambda to: _print_encoder(to, result))
 
 
 def _print_encoder(to: Console, result: dict[str, Any]) -> None:
@@ -97,16 +78,16 @@ def _print_encoder(to: Console, result: dict[str, Any]) -> None:
 
 
 def encode(
-    file: TextFile = "-",
+    file: options.TextFile = "-",
     encoder: Encoder = ENGLISH,
     out: Annotated[
         Path | None, option("File to write: .npy, .jsonl or .parquet; by default JSON lines.", metavar="FILE")
     ] = None,
     dim: Annotated[int | None, option("Truncate vectors to N dimensions.", metavar="N", min=1)] = None,
-    format: TextFormat = None,
-    text_column: TextColumn = None,
-    device: RuntimeDevice = "cpu",
-    overwrite: Overwrite = False,
+    format: options.TextFormat = None,
+    text_column: options.TextColumn = None,
+    device: options.RuntimeDevice = "cpu",
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write the vector of each text.
 
@@ -115,8 +96,8 @@ def encode(
     """
     from ade.trained_model import Encoder
 
-    check_output(out, overwrite)
-    loaded = Encoder.load(model_path(encoder), device)
+    options.check_output(out, overwrite)
+    loaded = Encoder.load(options.model_path(encoder), device)
     if dim is not None:
         loaded.encode([""], dim)  # raises for more dimensions than there are
 
@@ -134,8 +115,8 @@ def search(
     query: Annotated[list[str], argument("What to look for; several are answered one by one.", "QUERY...")],
     encoder: Encoder = ENGLISH,
     top: Annotated[int, option("Texts to show for each query.", metavar="N", min=1)] = 10,
-    text_column: TextColumn = None,
-    as_json: Json = False,
+    text_column: options.TextColumn = None,
+    as_json: options.Json = False,
 ) -> None:
     """Find the texts of a file that are nearest in meaning.
 
@@ -144,12 +125,12 @@ def search(
     from ade.encoders.search import index_file
     from ade.trained_model import Encoder
 
-    loaded = Encoder.load(model_path(encoder))
+    loaded = Encoder.load(options.model_path(encoder))
     with shown() as report:
-        index = index_file(loaded, model_path(encoder), file, text_column, report)
+        index = index_file(loaded, options.model_path(encoder), file, text_column, report)
     hits = {text: index.search(loaded.encode(text), top) for text in query}
     results = {text: [hit._asdict() for hit in each] for text, each in hits.items()}
-    show({"texts": len(index.texts), "results": results}, as_json, lambda to: _print_hits(to, hits))
+    display.show({"texts": len(index.texts), "results": results}, as_json, lambda to: _print_hits(to, hits))
 
 
 def _print_hits(to: Console, hits: "dict[str, list[Hit]]") -> None:

@@ -2,104 +2,51 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
-from ade.data.problems import REGRESSION, Label
-from ade.decision import Answer, Prediction, Tagged, decide, probabilities_of
+from ade.decision import Answer, Prediction, Tagged
 from ade.errors import InputError
 
-if TYPE_CHECKING:
-    from ade.trained_model import Classifier
-
-PredictionFormat = Literal["text", "csv", "tsv", "jsonl"]
-BY_SUFFIX: dict[str, PredictionFormat] = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
-PREDICTION, PROBABILITY, TOP, ALL = "prediction", "probability", "top", "probabilities"  # columns that are added
-TAGGING = "tagging"  # beside the kinds of problems of ade.data.problems
+OutputFormat = Literal["text", "csv", "tsv", "jsonl"]
+BY_SUFFIX: dict[str, OutputFormat] = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
+PREDICTION, PROBABILITY, TOP = "prediction", "probability", "top"  # columns that are added
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 Row = dict[str, Any]
 
 
-class Extra(NamedTuple):
-    """What is written about a text besides its label and probability."""
-
-    top_k: int | None = None
-    probabilities: bool = False
-    threshold: float | None = None
-
-    def columns(self, problem: str, names: Sequence[str]) -> list[str]:
-        """The columns that predictions fill; what a model of this kind does not have is refused."""
-        given = {"--top-k": self.top_k, "--probabilities": self.probabilities or None, "--threshold": self.threshold}
-        flag = next((flag for flag, value in given.items() if value is not None), None)
-        if flag is not None and problem == REGRESSION:
-            raise InputError(f"{flag} is about probabilities, and a regression model predicts a number")
-        if flag is not None and problem == TAGGING:
-            raise InputError(f"{flag} is about the labels of texts, and a tagger labels words")
-
-        columns = [PREDICTION] if problem in (REGRESSION, TAGGING) else [PREDICTION, PROBABILITY]
-        for place in range(1, min(self.top_k or 0, len(names)) + 1):
-            columns += [f"{TOP}_{place}", f"{TOP}_{place}_{PROBABILITY}"]
-        return columns + [f"{PROBABILITY}_{name}" for name in names if self.probabilities]
-
-
-@dataclass
-class Output:
-    """The prediction of a text; its most probable labels and the probabilities of all labels where asked for."""
+class Output(NamedTuple):
+    """The prediction of a text, and its most probable labels where asked for."""
 
     prediction: Prediction | Tagged
-    top: list[tuple[Label, float]] | None = None
-    probabilities: list[float] | None = None
-
-    def as_dict(self, names: Sequence[str], key: str) -> Row:
-        """Plain values for JSON, the label under `key`."""
-        prediction = self.prediction
-        if isinstance(prediction, Tagged):
-            return {key: prediction.tags} if key == PREDICTION else prediction._asdict()
-        values: Row = {key: prediction.label, PROBABILITY: prediction.probability}
-        if key == PREDICTION and prediction.probability is None:
-            del values[PROBABILITY]
-        if self.top is not None:
-            values[TOP] = [{"label": label, PROBABILITY: probability} for label, probability in self.top]
-        if self.probabilities is not None:
-            values[ALL] = dict(zip(names, self.probabilities, strict=True))
-        return values
+    top: Prediction | None = None
 
 
-def outputs_of(classifier: "Classifier", texts: Sequence[str], first: int, extra: Extra) -> list[Output]:
-    """Predict a chunk of texts; error messages number them from `first`."""
-    scores = classifier.scores(texts, first)  # (n, C)
-    predictions = decide(scores, classifier.saved.config, extra.threshold)
-    outputs = [Output(each) for each in predictions]
-    if extra.top_k is not None:
-        for output, top in zip(outputs, decide(scores, classifier.saved.config, top_k=extra.top_k), strict=True):
-            output.top = list(zip(top.label, top.probability, strict=True))  # type: ignore[arg-type]
-    if extra.probabilities:
-        for output, row in zip(outputs, probabilities_of(scores, classifier.problem).tolist(), strict=True):
-            output.probabilities = row
-    return outputs
-
-
-def output_format(output: Path | None, given: PredictionFormat | None) -> PredictionFormat:
-    """The format of the output: as given, else by the end of the file's name; text on standard output."""
-    if given is not None or output is None:
-        return given or "text"
+def output_format(output: Path) -> OutputFormat:
+    """The format of a file of predictions, by the end of its name."""
     if output.suffix.lower() not in BY_SUFFIX:
-        raise InputError(f"{output}: which format? end the name in {', '.join(BY_SUFFIX)}, or give --output-format")
+        raise InputError(f"{output}: which format? end the name in {', '.join(BY_SUFFIX)}")
     return BY_SUFFIX[output.suffix.lower()]
+
+
+def added_columns(has_probability: bool, top: int) -> list[str]:
+    """The columns that predictions with `top` further labels fill in CSV."""
+    columns = [PREDICTION, PROBABILITY] if has_probability else [PREDICTION]
+    for place in range(1, top + 1):
+        columns += [f"{TOP}_{place}", f"{TOP}_{place}_{PROBABILITY}"]
+    return columns
 
 
 def write_predictions(
     file: IO[str],
-    kind: PredictionFormat,
+    kind: OutputFormat,
     columns: Sequence[str],
-    names: Sequence[str],
-    added: list[str],
+    added: Sequence[str],
     chunks: Iterable[tuple[Sequence[Row], Sequence[Output]]],
 ) -> None:
     """Write rows with their predictions, chunks of them that can be read at once; `added` are the columns it adds."""
-    new = [PREDICTION, PROBABILITY, TOP, ALL] if kind == "jsonl" else added
+    new = [PREDICTION, PROBABILITY, TOP] if kind == "jsonl" else added
     twice = next((name for name in columns if name in new), None)
     if twice is not None and kind != "text":
         raise InputError(f"the input has a column '{twice}' already, where the prediction would go; rename it")
@@ -110,10 +57,9 @@ def write_predictions(
     for rows, outputs in chunks:
         for row, output in zip(rows, outputs, strict=True):
             if kind == "text":
-                file.write(format_output(output, names))
+                file.write(format_output(output))
             elif kind == "jsonl":
-                line = {**row, **output.as_dict(names, PREDICTION)}
-                file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+                file.write(json.dumps({**row, **_values(output)}, ensure_ascii=False, default=str) + "\n")
             else:
                 table.writerow([*(_cell(row.get(name)) for name in columns), *_cells(output)])
         file.flush()
@@ -133,46 +79,50 @@ def format_label(label: Answer | None) -> str:
     return "" if label is None else str(label)
 
 
-def format_probability(probability: float | list[float]) -> str:
-    """A probability, or several with | between."""
-    return "|".join(f"{each:.4f}" for each in (probability if isinstance(probability, list) else [probability]))
-
-
-def format_prediction(prediction: Prediction | Tagged) -> str:
-    """One line per text, tab-separated: label and probability (of multi-label models several, with | between), or a
-    number; an empty label below the threshold. For a tagged sentence one line per word, and an empty line after it."""
+def format_output(output: Output) -> str:
+    """One line per text: label and probability, or a number, and further labels. Of a sentence one line per word."""
+    prediction = output.prediction
     if isinstance(prediction, Tagged):
         pairs = zip(prediction.words, prediction.tags, strict=True)
         return "".join(f"{one_line(word)}\t{one_line(tag)}\n" for word, tag in pairs) + "\n"
-    if prediction.probability is None:
-        return f"{prediction.label:.6g}\n"
-    return f"{one_line(format_label(prediction.label))}\t{format_probability(prediction.probability)}\n"
+    cells = _cells(output)
+    if not isinstance(prediction.label, list):
+        del cells[2:4]  # the most probable label stands first already
+    return "\t".join(map(one_line, cells)) + "\n"
 
 
-def format_output(output: Output, names: Sequence[str]) -> str:
-    """The line of a prediction; after it the next most probable labels, or all, where asked for."""
-    line, several = format_prediction(output.prediction), isinstance(output.prediction[0], list)
-    ranked: Sequence[tuple[Label, float]] = output.top or []
-    if output.probabilities is not None:
-        ranked = sorted(zip(names, output.probabilities, strict=True), key=lambda pair: -pair[1])
-    pairs = ranked[0 if several else 1 :]  # after several labels all the most probable ones follow
-    more = "".join(f"\t{one_line(format_label(label))}\t{probability:.4f}" for label, probability in pairs)
-    return line[:-1] + more + "\n" if more else line
-
-
-def _cells(output: Output) -> Iterator[str]:
+def _cells(output: Output) -> list[str]:
     """The cells of a prediction in CSV."""
-    prediction = output.prediction
+    prediction, top = output
     if isinstance(prediction, Tagged):
-        yield " ".join(prediction.tags)
-        return
+        return [" ".join(prediction.tags)]
     if prediction.probability is None:
-        yield f"{prediction.label:.6g}"
-        return
-    yield from (format_label(prediction.label), format_probability(prediction.probability))
-    for label, probability in output.top or ():
-        yield from (format_label(label), f"{probability:.4f}")
-    yield from (f"{each:.4f}" for each in output.probabilities or ())
+        return [f"{prediction.label:.6g}"]
+
+    several = isinstance(prediction.probability, list)
+    probabilities: Any = prediction.probability if several else [prediction.probability]
+    cells = [format_label(prediction.label), "|".join(f"{each:.4f}" for each in probabilities)]
+    for label, probability in _pairs(top):
+        cells += [format_label(label), f"{probability:.4f}"]
+    return cells
+
+
+def _values(output: Output) -> Row:
+    """The values of a prediction in JSON."""
+    prediction, top = output
+    if isinstance(prediction, Tagged):
+        return {PREDICTION: prediction.tags}
+    values: Row = {PREDICTION: prediction.label}
+    if prediction.probability is not None:
+        values[PROBABILITY] = prediction.probability
+    if top is not None:
+        values[TOP] = [{"label": label, PROBABILITY: probability} for label, probability in _pairs(top)]
+    return values
+
+
+def _pairs(top: Prediction | None) -> Iterable[tuple[Any, float]]:
+    """The most probable labels, each with its probability."""
+    return () if top is None else zip(top.label, top.probability, strict=True)  # type: ignore[arg-type]
 
 
 def _cell(value: Any) -> Any:

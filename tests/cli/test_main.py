@@ -2,7 +2,6 @@
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from ade.cli.inspection import print_words
 from ade.cli.main import app_with
 from ade.cli.making import TRAINING, print_training
 from ade.cli.serving import print_export
-from ade.cli.writing import format_prediction
+from ade.cli.writing import Output, format_output
 from ade.decision import Prediction, Tagged
 from ade.errors import InputError
 from ade.files import looks_like_hub_name, new_folder
@@ -161,8 +160,7 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topi
         (("evaluate", one_class, trained), "the model comes before the texts"),
         (("encode", one_class, "--encoder", one_class), "a file, not a model folder"),
         (("predict", trained, "what a good match"), "no file is called 'what a good match'; give a text by a pipe"),
-        ((*train, topic_folder, "--lr", "0.1"), "do you mean --set learning_rate=VALUE?"),
-        ((*train, topic_folder, "--batch-size", 32), "do you mean --set batch_size=VALUE?"),
+        ((*train, topic_folder, "--lr", "0.1"), "Is it a setting: --set NAME=VALUE? 'ade train --set help'"),
         (("train", topic_folder, "--output", out), "Possible options: --out"),
         (("inspect", full, "word"), "not a model folder"),
         (("nonsense",), "nonsense"),
@@ -236,7 +234,7 @@ def test_every_verb_speaks_to_people_too(ade, trained, topic_folder):
 def test_the_demo(ade, tmp_path, monkeypatch):
     """`ade run`, cut short: everything happens and everything is shown."""
     monkeypatch.setattr(demo, "TEST_ROWS", 200)
-    monkeypatch.setattr(demo, "run_demo", partial(demo.run_demo, rows=600))
+    monkeypatch.setattr(demo, "ROWS", 600)
     status, out, errors = ade("run", "--out", tmp_path / "demo")
     assert (status, errors) == (0, "")
     for expected in ("names of the labels alone", "trained", "wading", "adds to animal", "nearest to"):
@@ -253,13 +251,13 @@ def test_labels_stay_on_their_line(ade, book, tmp_path):
     _, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt")
     assert [line.split("\t")[0] for line in out.splitlines()] == [r"team\nplay", r"[/x]\tey\u2028"]
     _, out, _ = ade("predict", tmp_path / "odd", tmp_path / "texts.txt", "--json")
-    assert [each["label"] for each in json.loads(out)["predictions"]] == ["team\nplay", "[/x]\tey\u2028"]
+    assert [json.loads(line)["prediction"] for line in out[:-1].split("\n")] == ["team\nplay", "[/x]\tey\u2028"]
     _, out, _ = ade("evaluate", tmp_path / "odd", tmp_path / "odd.jsonl")
     assert r"team\nplay" in out
     assert "[/x]" in out
 
-    assert format_prediction(Prediction(["a\nb", "c"], [0.75, 0.5])) == "a\\nb|c\t0.7500|0.5000\n"
-    assert format_prediction(Tagged(["a\x85b"], ["B-X"])) == "a\\x85b\tB-X\n\n"
+    assert format_output(Output(Prediction(["a\nb", "c"], [0.75, 0.5]))) == "a\\nb|c\t0.7500|0.5000\n"
+    assert format_output(Output(Tagged(["a\x85b"], ["B-X"]))) == "a\\x85b\tB-X\n\n"
 
 
 @pytest.fixture

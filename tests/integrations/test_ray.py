@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -163,38 +162,12 @@ def test_a_killed_worker_loses_nothing(cluster, model, tmp_path, monkeypatch):
     assert found["prediction"].tolist() == [each.label for each in Classifier.load(model).predict(TEXTS[:200])]
 
 
-def test_an_error_of_a_worker_is_one_line_and_nothing_is_written(cluster, ade, model, tmp_path):
+def test_an_error_of_a_worker_is_one_line_and_nothing_is_written(cluster, model, tmp_path):
     pyarrow.parquet.write_table(pa.table({"text": ["a", None]}), tmp_path / "a.parquet")
-    status, out, errors = ade("predict", model, tmp_path / "a.parquet", "--engine", "ray", "--output", tmp_path / "out")
-    assert (status, out) == (2, "")
-    assert errors == f"ade: {tmp_path / 'a.parquet'}: column 'text' has 1 rows without a text in a batch of 2\n"
+    with pytest.raises(InputError) as raised:
+        predict_files(model, tmp_path / "a.parquet", tmp_path / "out")
+    assert str(raised.value) == f"{tmp_path / 'a.parquet'}: column 'text' has 1 rows without a text in a batch of 2"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet"]
-
-
-def test_what_ray_does_not_do_is_said(ade, model, tmp_path):
-    rows, out = tmp_path / "a.jsonl", tmp_path / "out"
-    rows.write_text(json.dumps({"text": "a"}) + "\n")
-    for words, message in (
-        (("--output", out, "--top-k", 2), "--top-k is not for --engine ray"),
-        (("--output", out, "--json"), "leave out --output"),
-        ((), "give FILE and --output"),
-    ):
-        status, _, errors = ade("predict", model, rows, "--engine", "ray", *words)
-        assert status == 2
-        assert message in errors
-
-
-def test_without_ray_it_says_what_to_install(model, tmp_path):
-    """As where ray is not installed: its import is refused."""
-    (tmp_path / "a.txt").write_text("a\n")
-    code = (
-        "import sys; sys.modules['ray'] = None\n"
-        f"sys.argv = ['ade', 'predict', {str(model)!r}, 'a.txt', '--engine', 'ray', '--output', 'out']\n"
-        "from ade.cli.main import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "ade predict needs ray: pip install 'ade-embeddings[ray]'\n"
 
 
 def test_an_encoder_is_refused_before_any_worker_starts(tmp_path):
