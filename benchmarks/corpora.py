@@ -1,4 +1,4 @@
-"""Makes the texts that encoders of many languages learn from: `python -m benchmarks corpora texts|translations|drawn`.
+"""Makes the texts that encoders of many languages learn from: `python -m benchmarks corpora texts`.
 
     apt-get download wesnoth-1.16-data debian-handbook libreoffice-help-fi dict-freedict-swh-eng ...
     for each: dpkg -x PACKAGE.deb packages/PACKAGE
@@ -21,15 +21,11 @@ import typer
 
 from ade.errors import InputError
 
-DRAWN = ".drawn.txt"  # ending of the files of texts that nobody wrote
-TRANSLATIONS = "translations.tsv"  # lines of texts with the same meaning, separated by tabs
 LANGUAGES = {
     "ara": "ar", "cmn": "zh", "deu": "de", "eng": "en", "fin": "fi", "fra": "fr", "hin": "hi", "jpn": "ja",
     "rus": "ru", "spa": "es", "swh": "sw", "tur": "tr", "vie": "vi",
 }  # fmt: skip
 TEXTS, ENTRIES = 45_000, 12_000  # maximum texts of a language: prose and messages; dictionary entries
-PAIRS = {"messages": 60_000, "entries": 30_000}  # maximum translation pairs of a language
-ENTRIES_PER_WORD = 2  # translations of a headword
 
 MIN_CHARS, MAX_CHARS, MIN_LETTERS = 4, 400, 0.7  # of a text; its least fraction of letters
 SPLIT_FROM = 60  # characters: longer texts are split into sentences
@@ -46,7 +42,6 @@ MANUAL = re.compile(r"/(?:html|help|installation-guide-\w+)/([a-z]{2})(?:[-_][A-
 OTHER_REGIONS = ("zh_TW", "zh_HK", "pt_BR", "zh-TW")
 DICTIONARY = re.compile(r"freedict-(\w+)-(\w+)\.dict\.dz$")
 HEADWORD = re.compile(r"([^/<]+?) *(?:/[^/]+/|<\w+>)")
-NOT_IN_PAIRS = frozenset("()[]:^/\t")  # of notes on grammar and use, and of names inside programs
 
 WORDS, EXPONENT = 30_000, 0.5  # most frequent words of a language; exponent of their frequency when drawn
 OF_WORDS, PARTS = 90_000, 45_000  # drawn texts of a language: of single words, and parts of its texts
@@ -57,13 +52,23 @@ PART_FROM = {True: 8, False: 20}  # words, or characters where there are no spac
 PART_LENGTH = {True: (3, 9), False: (5, 16)}  # words or characters of a part: least, and one more than most
 
 app = typer.Typer(help="Texts of many languages, for encoders to learn from.", no_args_is_help=True)
-Packages = Annotated[Path, typer.Argument(help="Folder of unpacked Debian packages.", show_default=False)]
-Out = Annotated[Path, typer.Argument(help="Folder to write to.", show_default=False)]
+
+
+@app.callback()
+def corpora() -> None:
+    """Texts of many languages, for encoders to learn from."""
 
 
 @app.command()
-def texts(packages: Packages, out: Out) -> None:
-    """Write a file of texts for each of thirteen languages, as de.txt."""
+def texts(
+    packages: Annotated[Path, typer.Argument(help="Folder of unpacked Debian packages.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="Folder to write to.", show_default=False)],
+) -> None:
+    """Write two files for each of thirteen languages: its texts, as de.txt, and texts that nobody wrote.
+
+    A teacher has a vector for any text. Drawn words bring every usual word of a language of which there is little text;
+    parts of texts are as short as what people say. They are in de.drawn.txt.
+    """
     kind_of: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES.values()}  # language -> text -> kind
     for source in (messages, manuals, entries):
         for language, kind, text in source(packages):
@@ -74,39 +79,10 @@ def texts(packages: Packages, out: Out) -> None:
         drawn = sorted(kinds, key=place)
         prose, entry, message = ([text for text in drawn if kinds[text] == kind] for kind in (PROSE, ENTRY, MESSAGE))
         chosen = (prose[:TEXTS] + message)[:TEXTS] + entry[:ENTRIES]
-        _write(out / f"{language}.txt", sorted(chosen, key=place))
-
-
-@app.command()
-def translations(packages: Packages, out: Out) -> None:
-    """Write a file of English texts with their translations into twelve languages."""
-    chosen: list[str] = []
-    for source in (translated_messages, translated_entries):
-        lines: dict[str, set[str]] = {}  # by language
-        for language, original, translated in source(packages):
-            if original != translated and not NOT_IN_PAIRS & set(original + translated):
-                lines.setdefault(language, set()).add(f"{original}\t{translated}")
-        most = PAIRS[source.__name__.removeprefix("translated_")]
-        for language in sorted(lines):
-            chosen += sorted(lines[language], key=place)[:most]
-    out.mkdir(parents=True, exist_ok=True)
-    _write(out / TRANSLATIONS, sorted(chosen, key=place))
-
-
-@app.command()
-def drawn(
-    folder: Annotated[Path, typer.Argument(help="Folder with a file of texts for each language.", show_default=False)],
-) -> None:
-    """Write texts of drawn words and parts of texts beside each file of texts, as de.drawn.txt.
-
-    A teacher has a vector for any text. Drawn words bring every usual word of a language of which there is little text;
-    parts of texts are as short as what people say.
-    """
-    for file in sorted(folder.glob("*.txt")):
-        if not file.name.endswith(DRAWN):
-            lines, generator = file.read_text("utf8").splitlines(), np.random.default_rng(0)
-            made = of_words(file.stem, lines, OF_WORDS, generator) + parts_of(file.stem, lines, PARTS, generator)
-            _write(folder / f"{file.stem}{DRAWN}", made)
+        lines, generator = sorted(chosen, key=place), np.random.default_rng(0)
+        _write(out / f"{language}.txt", lines)
+        made = of_words(language, lines, OF_WORDS, generator) + parts_of(language, lines, PARTS, generator)
+        _write(out / f"{language}.drawn.txt", made)
 
 
 def place(text: str) -> int:
@@ -133,11 +109,24 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def messages(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Messages of programs in English and translated."""
-    for language, kind, original, translated in _catalogues(folder):
-        yield from (("en", kind, text) for text in sentences(original))
-        if translated != original:
-            yield from ((language, kind, text) for text in sentences(translated))
+    """Messages of programs in English and translated, out of their catalogues."""
+    for file in sorted(folder.rglob("*.mo")):
+        match = CATALOGUE.search(str(file))
+        language = match and (match[1] or match[2])
+        if not language or not _is_wanted(language, file):
+            continue
+        kind = PROSE if any(name in str(file) for name in STORIES) else MESSAGE
+        try:
+            with open(file, "rb") as opened:
+                catalogue = gettext.GNUTranslations(opened)._catalog  # type: ignore[attr-defined]
+        except (OSError, UnicodeDecodeError):
+            continue
+        for key, translated in catalogue.items():
+            original = (key[0] if isinstance(key, tuple) else key).rpartition("\x04")[2]
+            if original and isinstance(translated, str):
+                yield from (("en", kind, text) for text in sentences(original))
+                if translated != original:
+                    yield from ((language, kind, text) for text in sentences(translated))
 
 
 def manuals(folder: Path) -> Iterator[tuple[str, str, str]]:
@@ -152,76 +141,23 @@ def manuals(folder: Path) -> Iterator[tuple[str, str, str]]:
             yield from ((match[1], kind, text) for text in sentences(TAG.sub("", paragraph)))
 
 
-def entries(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Headwords of dictionaries, and what is said of them."""
-    for source, target, word, parts in _dictionaries(folder):
-        language, found = (target, parts) if parts else (source, [word])
-        if language:
-            yield from ((language, ENTRY, text) for part in found for text in sentences(part))
-
-
-def _is_wanted(language: str | None, file: Path) -> bool:
+def _is_wanted(language: str, file: Path) -> bool:
     return language in LANGUAGES.values() and not any(region in str(file) for region in OTHER_REGIONS)
 
 
-def _catalogues(folder: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Language, kind, message and translation of every message catalogue."""
-    for file in sorted(folder.rglob("*.mo")):
-        match = CATALOGUE.search(str(file))
-        language = match and (match[1] or match[2])
-        if not _is_wanted(language, file):
-            continue
-        kind = PROSE if any(name in str(file) for name in STORIES) else MESSAGE
-        try:
-            with open(file, "rb") as opened:
-                catalogue = gettext.GNUTranslations(opened)._catalog  # type: ignore[attr-defined]
-        except (OSError, UnicodeDecodeError):
-            continue
-        for key, translated in catalogue.items():
-            original = (key[0] if isinstance(key, tuple) else key).rpartition("\x04")[2]
-            if original and isinstance(translated, str):
-                yield str(language), kind, original, translated
-
-
-def _dictionaries(folder: Path) -> Iterator[tuple[str | None, str | None, str, list[str]]]:
-    """Source and target language, headword and what one line says of it, for every line of every dictionary.
-
-    A headword stands before its pronunciation or kind; its own line says nothing of it.
-    """
+def entries(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Headwords of dictionaries, which stand before their pronunciation or kind, and what is said of them."""
     for file in sorted(folder.rglob("*.dict.dz")):
         match = DICTIONARY.search(file.name)
         if match is None:
             continue
         source, target = (LANGUAGES.get(code) for code in match.groups())
-        word = ""
         for line in gzip.decompress(file.read_bytes()).decode("utf8", "ignore").splitlines():
             headword = HEADWORD.match(line)
-            word = headword[1] if headword else word
-            yield source, target, word, [] if headword else re.split(r"[;,]|^\s*\d+\.", line)
-
-
-# -- translation pairs: language, English text, translation ----------------------------------------------------------
-
-
-def translated_messages(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Messages of programs, sentence by sentence where both sides have equally many."""
-    for language, _, original, translated in _catalogues(folder):
-        ours, theirs = list(sentences(original)), list(sentences(translated))
-        if language != "en" and len(ours) == len(theirs):
-            yield from ((language, *pair) for pair in zip(ours, theirs, strict=True))
-
-
-def translated_entries(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Words of dictionaries from or into English, with the first words that stand for them."""
-    last, count = "", 0
-    for source, target, word, parts in _dictionaries(folder):
-        last, count = word, count if word == last else 0
-        if "en" not in (source, target) or source is None or target is None:
-            continue
-        for meaning in (text for part in parts for text in sentences(part)):
-            count += 1
-            if count <= ENTRIES_PER_WORD:
-                yield (target, word, meaning) if source == "en" else (source, meaning, word)
+            language = source if headword else target
+            parts = [headword[1]] if headword else re.split(r"[;,]|^\s*\d+\.", line)
+            if language:
+                yield from ((language, ENTRY, text) for part in parts for text in sentences(part))
 
 
 # -- texts that nobody wrote -----------------------------------------------------------------------------------------

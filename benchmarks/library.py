@@ -1,7 +1,8 @@
 """All that the benchmarks ask of ade beneath its public names: what is renamed there changes here."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,9 +14,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import ade
-from ade.budget import distill_to_size, zipf
 from ade.data.sources import EMBEDDED, split_files
-from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
+from ade.data.tokens import Ragged
 from ade.devices import resolve_device
 from ade.evaluation import compare
 from ade.files import model_folder
@@ -26,10 +26,10 @@ from ade.training.start import config_for, untrained
 from benchmarks.records import Places
 
 __all__ = [
-    "EMBEDDED", "Ragged", "Report", "compare", "model_folder", "quiet", "resolve_device", "silent", "unit", "zipf",
+    "EMBEDDED", "Ragged", "Report", "compare", "model_folder", "quiet", "resolve_device", "silent", "unit",
 ]  # fmt: skip
 DISTILLATION = ("anchors", "pairs", "threshold", "solver", "signed", "rounds")  # settings of a run that are distil's
-NOT_TRAINED = (*DISTILLATION, "data", "teacher", "per_class")  # the others are `ade.train`'s
+NOT_TRAINED = (*DISTILLATION, "data", "teacher", "per_class", "vectors")  # the others are `ade.train`'s
 Sizes = dict[str, int]  # model_bytes, tokenizer_bytes (what turns text into ids), and their sum, bytes
 
 
@@ -87,43 +87,22 @@ def fit(
     chosen: dict[str, Any] = {name: value for name, value in settings.items() if name not in NOT_TRAINED}
     if "teacher" in settings:  # without one, ade starts from its own encoder
         chosen["start"] = codebook_of(places, settings, report)
+    elif not settings.get("vectors", True):
+        chosen["start"] = encoder_of_nothing()
     with cache_in(places.work / "cache"):
         return ade.train(rows, **chosen, device=places.device, validation=dev, out=out, progress=report)
+
+
+def encoder_of_nothing() -> ade.Saved:
+    """The encoder of the package with zeros for its vectors: what is trained on it is the lexicon alone."""
+    encoder = ade.Saved.read("english")
+    zeros = {name: np.zeros_like(encoder.layers[name]) for name in ("head.weight", "head.bias")}
+    return replace(encoder, layers={**encoder.layers, **zeros})
 
 
 def cache_in(folder: Path) -> Any:
     """Let ade keep what it keeps in a folder of the benchmarks' own, within a `with`."""
     return patch.dict(os.environ, ADE_CACHE=str(folder))
-
-
-def fit_lexicon_alone(
-    places: Places, teacher: str, rows: ade.Dataset, dev: ade.Dataset, dev_from_training: bool, report: Report
-) -> tuple[int, Callable[[Sequence[str]], np.ndarray]]:
-    """Fit a lexicon beside a model whose scores are all zero: its bytes, and its scores as a function of texts."""
-    from ade.fitting.lexicon_fit import LEXICON_BYTES, calibrated
-    from ade.fitting.objective import Objective
-    from ade.fitting.validation import Fold, Validation
-
-    codebook = ade.Saved.read(codebook_of(places, {"teacher": teacher}, report))
-
-    def tokens(texts: Sequence[str]) -> Ragged:
-        return tokenize(codebook.tokenizer, list(texts), LEXICON_TOKENS)
-
-    first, classes = len(rows), len(rows.names)
-    objective = Objective.of(np.concatenate([rows.labels, dev.labels]), rows.problem, classes)
-    learned, unseen = np.split(np.arange(len(objective)), [first])
-    found = calibrated(
-        tokens(rows.texts) + tokens(dev.texts),
-        codebook.table.vocabulary,
-        Validation(objective, [Fold(learned, unseen)], report),
-        np.arange(len(objective)) if dev_from_training else learned,
-        np.zeros((len(dev), classes), np.float32),
-        LEXICON_BYTES,
-    )
-    lexicon = found.lexicon
-    if lexicon is None:
-        raise ade.InputError("validation keeps no lexicon")
-    return lexicon.nbytes, lambda some: lexicon.added(tokens(some))
 
 
 # -- models that have learned nothing --------------------------------------------------------------------------------
@@ -199,27 +178,6 @@ def linear_sizes(numbers: int, vocabulary: Iterable[str]) -> Sizes:
 def sizes(model: int, tokenizer: int = 0) -> Sizes:
     """Both sizes and their sum."""
     return {"bytes": model + tokenizer, "model_bytes": model, "tokenizer_bytes": tokenizer}
-
-
-def packed_rows(teacher: ade.Teacher, budget: int, report: Report) -> tuple[np.ndarray, int] | None:
-    """Rows of a codebook of so many bytes, and its bytes; None where none is as small."""
-    try:
-        codebook = distill_to_size(teacher, budget, ade.DistillationSettings(), report=report)
-    except ade.InputError:
-        return None
-    return codebook.table.rows(np.arange(codebook.table.vocabulary)), codebook.nbytes
-
-
-def coded_rows(rows: np.ndarray, frequency: torch.Tensor, budget: int, report: Report) -> tuple[np.ndarray, int] | None:
-    """Rows in the codes of `ade compress`, and their bytes; None where no table is as small."""
-    from ade.compression.coder import CoderSettings, encode_table
-
-    try:
-        table = encode_table(torch.from_numpy(rows).half(), frequency, (), CoderSettings(budget), report=report)
-    except ade.InputError:
-        return None
-    decoded = torch.cat([table(part) for part in torch.arange(len(rows)).split(8192)])
-    return decoded.numpy(), table.shape.nbytes
 
 
 def row_statistics(tokenizer: Any, weight: Any, nbytes: int, report: Report) -> tuple[np.ndarray, list[int]]:

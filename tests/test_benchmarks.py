@@ -16,7 +16,7 @@ def test_runs_are_recorded_and_not_repeated(places, tmp_path, monkeypatch):
         default_runs("ag_news")[0],
         table_runs("ag_news", attend="anchors", positions="each", **SHORT)[0],
         table_runs("dbpedia_14", preset="paper", solver="gradient", **SHORT)[0],
-        Run("lexicon", {"data": "ag_news", "teacher": "deberta-v3-xsmall", "seed": 0}),
+        default_runs("ag_news", vectors=False)[0],
     ]
     assert runs.reproduce(todo, places, tmp_path / "results") == []
     found = records.load(tmp_path / "results")
@@ -81,8 +81,8 @@ def test_every_record_belongs_to_a_run_and_is_one_line():
 
 
 def test_runs_are_chosen_by_table_and_cell():
-    some = runs.runs_of("multilingual", "24 MB, with translation")
-    assert [(run.settings["size"], run.settings["translations"]) for run in some] == [("24MB", True)]
+    some = runs.runs_of("multilingual", "24 MB")
+    assert [(run.settings["size"], run.settings["corpus"]) for run in some] == [("24MB", "multilingual")]
     assert runs.runs_of("multilingual", "no such row") == []
     for device in ("cpu", "cuda"):
         (run,) = runs.runs_of("latency_gpu" if device == "cuda" else "latency_cpu")

@@ -9,17 +9,15 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-import ade
 from ade.compression import frequencies
 from ade.encoders import distil as encoder_distil
 from ade.errors import InputError
 from benchmarks import library, records, runs
 from benchmarks.records import Places, Run
-from benchmarks.subjects import compress, size, vectors
+from benchmarks.subjects import compress, vectors
 from benchmarks.subjects.quantizers import WAYS, in_groups, trimmed
 from benchmarks.subjects.sentence import other_encoder
 from tests.compression.conftest import decoder, encoder, texts  # noqa: F401
-from tests.conftest import word_tokenizer
 
 AXES = {"one": [2.0, 0.0], "half": [3.0, 3.0], "other": [0.0, 5.0], "back": [-1.0, 0.0]}  # of any length
 
@@ -140,21 +138,6 @@ def test_trimming_keeps_the_rows_that_are_used():
     np.testing.assert_allclose(rows[:400], np.broadcast_to(table[:400].mean(0), (400, 64)), rtol=1e-4, atol=1e-5)
 
 
-def test_every_way_to_squeeze_a_table_keeps_its_budget():
-    """Real faiss, a table with structure: what is asked for is not overstepped, and more bytes bring more."""
-    pytest.importorskip("faiss", reason="faiss is of the extra 'bench'")
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randn(30, 32, generator=generator)[torch.randint(30, (1000,), generator=generator)]
-    table = torch.nn.functional.normalize(table + 0.5 * torch.randn(1000, 32, generator=generator), dim=1)
-    teacher, rows = ade.Teacher("made", table, word_tokenizer([f"w{i}" for i in range(998)])), table.numpy()
-    budgets = (25_000, 45_000)
-    for method in size.METHODS:
-        served = [size.serve(method, teacher, rows, budget, library.silent) for budget in budgets]
-        assert all(each[1] <= budget for each, budget in zip(served, budgets, strict=True) if each)
-        near = [(library.unit(each[0]) * rows).sum(1).mean() for each in served if each]
-        assert len(near) < 2 or near[1] > near[0] - 0.01, method
-
-
 def test_an_encoder_of_many_languages_is_distilled_and_measured(folders, monkeypatch, tmp_path):
     monkeypatch.setattr(encoder_distil, "CODED_FROM", 100)
     found = {"tatoeba": lambda encode, places: vectors.tatoeba(encode, places, ["fin"]), "STSB": ("en",)}
@@ -162,12 +145,9 @@ def test_an_encoder_of_many_languages_is_distilled_and_measured(folders, monkeyp
         monkeypatch.setattr(f"benchmarks.subjects.sentence.{name}", value)
     folder = folders.data_dir / "multilingual"
     folder.mkdir()
-    some, others = texts(60, seed=2), texts(60, seed=3)
-    (folder / "de.txt").write_text("\n".join(some) + "\n", "utf8")
+    (folder / "de.txt").write_text("\n".join(texts(60, seed=2)) + "\n", "utf8")
     (folder / "de.drawn.txt").write_text("word1 word2\n", "utf8")
-    lines = "".join(f"{one}\t{other}\n" for one, other in zip(some, others, strict=True))
-    (folder / "translations.tsv").write_text(lines, "utf8")
-    settings = {"teacher": "multilingual-e5-small", "corpus": "multilingual", "seed": 0, "translations": True}
+    settings = {"teacher": "multilingual-e5-small", "corpus": "multilingual", "seed": 0}
     todo = Run("encoder", {**settings, "size": "70kB", "steps": 3})
     assert runs.reproduce([todo], folders, tmp_path) == []
     figures = records.load(tmp_path)[0]["figures"]

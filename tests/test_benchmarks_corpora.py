@@ -47,29 +47,18 @@ def packages(tmp_path):
     return folder
 
 
-def test_texts_are_sorted_by_language_and_without_markup(packages, tmp_path, capsys):
+def test_texts_are_sorted_by_language_and_without_markup(packages, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(corpora, "OF_WORDS", 20)
+    monkeypatch.setattr(corpora, "PARTS", 10)
     corpora.texts(packages, tmp_path / "out")
-    assert "de.txt: 5 lines" in capsys.readouterr().out
-    lines = {file.stem: file.read_text("utf8").splitlines() for file in (tmp_path / "out").iterdir()}
+    assert "de.txt: 5 lines\nde.drawn.txt: 30 lines" in capsys.readouterr().out
+    lines = {file.stem: file.read_text("utf8").splitlines() for file in (tmp_path / "out").glob("??.txt")}
     assert lines["fi"] == ["Kissa istuu katolla."]
     assert "Datei öffnen" in lines["de"]
     assert sorted(lines["sw"]) == ["mbwa", "paka"]
     assert {"hound", "house cat", "Open the file", "The dragon sleeps in its cave."} < set(lines["en"])
     assert "dog" not in lines["en"]  # too short
     assert lines["ja"] == []
-
-
-def test_translations_stand_beside_their_originals(packages, tmp_path, capsys):
-    corpora.translations(packages, tmp_path / "out")
-    assert "translations.tsv: 5 lines" in capsys.readouterr().out
-    lines = (tmp_path / "out" / "translations.tsv").read_text("utf8").splitlines()
-    assert sorted(lines) == [
-        "Let us go on without a sound, quickly!\tLasst uns schnell und ohne einen Laut weitergehen!",
-        "Open the file\tDatei öffnen",
-        "The dragon sleeps in its cave.\tDer Drache schläft in seiner Höhle.",
-        "hound\tmbwa",
-        "house cat\tpaka",
-    ]
 
 
 def test_sentences_of_a_text():
@@ -79,28 +68,18 @@ def test_sentences_of_a_text():
     assert list(corpora.sentences("12 : 45 == 3")) == []
 
 
-def test_drawn_texts_have_words_of_the_language_and_parts_of_its_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "OF_WORDS", 4000)
-    monkeypatch.setattr(corpora, "PARTS", 1000)
-    texts = ["mbwa paka", "nyumba ya bibi yangu ni kubwa sana sana kabisa"]  # Swahili, of which there is no list
-    (tmp_path / "sw.txt").write_text("\n".join(texts), "utf8")
-    (tmp_path / "de.txt").write_text("Kurz.\n", "utf8")
-    corpora.drawn(tmp_path)
-    first = {file.name: file.read_text("utf8") for file in tmp_path.iterdir()}
-    corpora.drawn(tmp_path)  # neither drawn from its own texts nor from other ones the second time
-    assert {file.name: file.read_text("utf8") for file in tmp_path.iterdir()} == first
-
-    swahili, german = (first[f"{language}.drawn.txt"].splitlines() for language in ("sw", "de"))
-    assert len(swahili) == corpora.OF_WORDS + corpora.PARTS
-    assert {word for text in swahili for word in text.lower().rstrip(".").split()} == set(" ".join(texts).split())
-    parts = swahili[corpora.OF_WORDS :]
-    assert all(part.lower() in texts[1] for part in parts)
+def test_drawn_texts_have_words_of_the_language_and_parts_of_its_texts():
+    lines = ["mbwa paka", "nyumba ya bibi yangu ni kubwa sana sana kabisa"]  # Swahili, of which there is no list
+    words, parts = (make("sw", lines, 1000, np.random.default_rng(0)) for make in (corpora.of_words, corpora.parts_of))
+    assert {word for text in words for word in text.lower().rstrip(".").split()} == set(" ".join(lines).split())
+    assert all(part.lower() in lines[1] for part in parts)
     assert any(part.endswith("kabisa") for part in parts)
     assert any(part.startswith("Nyumba") for part in parts)
+    german = corpora.of_words("de", [], 4000, np.random.default_rng(0))
+    assert len({word for text in german for word in text.split()}) > 3000
+    assert corpora.parts_of("de", ["Kurz."], 9, np.random.default_rng(0)) == []  # no text is long enough
     with pytest.raises(InputError, match="sw: neither"):
         corpora.words_of("sw", [])
-    assert len(german) == corpora.OF_WORDS  # no text is long enough for parts
-    assert len({word for text in german for word in text.split()}) > 3000
 
 
 def test_parts_of_a_language_without_spaces_are_characters():

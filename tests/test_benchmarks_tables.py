@@ -80,7 +80,7 @@ def test_pages_follow_the_records():
     assert report.NOT_MEASURED in empty[report.ROOT / "README.md"]
     found = records.load()
     page = report.pages(found)[report.PAGE]
-    for name in ("classification_news", "accuracy", "size", "throughput"):
+    for name in ("classification_news", "accuracy", "compression", "throughput"):
         assert f"\n## {name}\n" in page
     changed = [{**each, "figures": {**each["figures"], "accuracy": 0.12345}} for each in found if each["kind"] == "ade"]
     assert "12.35" in report.pages(changed)[report.PAGE]

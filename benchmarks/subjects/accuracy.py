@@ -33,7 +33,6 @@ PAPER_CLASSIFICATION = {  # accuracy, F1
 PAPER_SAT = {True: {100: 87.96, 200: 88.97, 300: 89.16, 500: 90.18, 700: 90.64},
        False: {100: 73.43, 200: 70.49, 300: 73.80, 500: 72.20, 700: 62.18}}  # fmt: skip
 PAPER_ANCHORS = {100: 97.10, 200: 97.18, 300: 97.59, 500: 98.06, 700: 97.99}
-PAPER_STORAGE = {100: 8.49, 200: 8.79, 300: 9.08, 500: 9.28}  # MiB, table 375.3
 PAPER_EPOCHS = {"ag_news": 8.0, "dbpedia_14": 4.0}  # its section on hyperparameters
 PAPER_BEST_ANCHORS = {"ag_news": 700, "dbpedia_14": 500}  # its Table 1
 
@@ -85,7 +84,7 @@ def accuracy_rows() -> dict[str, dict[str, list[Run]]]:
             "ADE": default_runs(data),
             "ADE, 2 MB": default_runs(data, size="2MB"),
             "ADE on DeBERTa's table": table_runs(data, **STRONG),
-            "lexicon alone": [Run("lexicon", {"data": data, "teacher": TEACHER, "seed": 0})],
+            "lexicon alone": default_runs(data, vectors=False)[:1],
             **{title: [peer_run(peer, data)] for peer, title in TITLES.items()},
         }
     return rows
@@ -204,19 +203,4 @@ def run_ade(settings: Mapping[str, Any], places: Places, report: Report) -> Outc
     return {**metrics, **sizes, "train_seconds": seconds, "train_rows": len(rows), "test_rows": len(test)}
 
 
-def run_lexicon(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Metrics of a lexicon without a model."""
-    rows, dev, test = library.load_rows(places, settings)
-    dev_from_training, count = dev is None, len(rows)
-    if dev is None:
-        rows, dev = ade.validation_split(rows, settings["seed"])
-    began = time.perf_counter()
-    model, scores = library.fit_lexicon_alone(places, settings["teacher"], rows, dev, dev_from_training, report)
-    seconds = time.perf_counter() - began
-    metrics = library.compare(test.labels, scores(test.texts).argmax(1), rows.names).as_dict()
-    tokenizer = ade.load_teacher(places.model(settings["teacher"])).tokenizer
-    sizes = library.sizes(model, len(tokenizer.to_str().encode("utf8")))
-    return {**metrics, **sizes, "train_seconds": seconds, "train_rows": count, "test_rows": len(test)}
-
-
-KINDS = {"ade": run_ade, "lexicon": run_lexicon, "peer": run_peer}
+KINDS = {"ade": run_ade, "peer": run_peer}

@@ -1,4 +1,4 @@
-"""`ade compress`: what whole models lose on tasks they are used for, in many sizes beside other ways, and their speed.
+"""`ade compress`: what whole models lose on tasks they are used for, in many sizes beside other ways.
 
 Encoders are judged by translations found (Tatoeba) and by similarity as people judge it (STS-B), decoders by perplexity
 (WikiText-2, and Tatoeba's sentences by language). All is computed in float32.
@@ -6,8 +6,8 @@ Encoders are judged by translations found (Tatoeba) and by similarity as people 
 
 import math
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import ade
+from ade.settings import parse_size
 from benchmarks import library
 from benchmarks.library import Report
 from benchmarks.records import Places, Record, Run
@@ -34,8 +35,8 @@ from benchmarks.subjects.vectors import (
 )  # fmt: skip
 from benchmarks.tables import Figure, Table, at, digits, listing, nbytes
 
-DECODERS = ("smollm2-135m", "gemma3-270m")
-LANGUAGES = {"multilingual-e5-small": TATOEBA, "gemma3-270m": TATOEBA[:8]}  # of Tatoeba that a model is judged by
+E5, SMOLLM, GEMMA = "multilingual-e5-small", "smollm2-135m", "gemma3-270m"
+LANGUAGES = {E5: TATOEBA, GEMMA: TATOEBA[:8]}  # of Tatoeba that a model is judged by
 SPOKEN = ("en", "ar", "zh", "de", "fi", "fr", "hi", "ja", "ru")  # of `corpora.py`: English, and as in TATOEBA
 COUNTED = ("ag_news", "dbpedia_14", "sst2")  # English text of other kinds than WikiText
 SOURCE, OURS = "as it came", "ade compress"
@@ -43,10 +44,6 @@ WINDOW = 512  # tokens of a decoder at a time
 Outcome = dict[str, Any]
 
 # -- tables --------------------------------------------------------------------------------------------------------
-
-
-def run_of(kind: str, model: str, size: str, **settings: Any) -> list[Run]:
-    return [Run(kind, {"model": model, "size": size, **settings})]
 
 
 def mean_of(task: str) -> Callable[[Record], float | None]:
@@ -73,27 +70,25 @@ def times_of_languages(figures: Record) -> float | None:
 
 POINT, HUNDREDTH = digits(1), digits(2)
 BYTES = [Figure("size", "bytes", nbytes), Figure("bits a weight", "bits", HUNDREDTH)]
+SIZES = {
+    E5: ("12MB", "16MB", "24MB"),
+    "minilm-l6": ("2.34MB",),
+    "mpnet-base": ("4.68MB",),
+    SMOLLM: ("5MB", "10MB"),
+    GEMMA: ("31MB",),
+}
+TUNED = {(SMOLLM, "5MB"): 400, (SMOLLM, "10MB"): 400, (GEMMA, "31MB"): 800}  # steps
 
 
 def compress() -> Table:
     """Models before and after their embedding table is compressed: Tatoeba and STS-B in percent, perplexity."""
-    sizes: dict[str, tuple[str, ...]] = {
-        "multilingual-e5-small": ("12MB", "16MB", "24MB"),
-        "minilm-l6": ("2.34MB",),
-        "mpnet-base": ("4.68MB",),
-        "smollm2-135m": ("5MB", "10MB"),
-        "gemma3-270m": ("31MB",),
-    }
-    rows = {f"{model}, {size}": run_of("compress", model, size) for model, each in sizes.items() for size in each}
-    for model, size, steps in (
-        ("smollm2-135m", "5MB", 400),
-        ("smollm2-135m", "10MB", 400),
-        ("gemma3-270m", "31MB", 800),
-    ):
-        rows[f"{model}, {size}, tuned"] = run_of("compress", model, size, tune_steps=steps)
-    rows["multilingual-e5-small, 11.7MB, as ONNX in 4 bits"] = run_of(
-        "compress_onnx", "multilingual-e5-small", "11.7MB"
-    )
+    rows = {}
+    for model, sizes in SIZES.items():
+        for size in sizes:
+            rows[f"{model}, {size}"] = [Run("compress", {"model": model, "size": size})]
+    for (model, size), steps in TUNED.items():
+        rows[f"{model}, {size}, tuned"] = [Run("compress", {"model": model, "size": size, "tune_steps": steps})]
+    rows[f"{E5}, 11.7MB, as ONNX in 4 bits"] = [Run("compress_onnx", {"model": E5, "size": "11.7MB"})]
     figures = [
         Figure("table", "table.before", nbytes),
         Figure("compressed", "table.after", nbytes),
@@ -112,10 +107,12 @@ def compress() -> Table:
 
 def frontier_rows(model: str, sizes: Mapping[str, str]) -> dict[str, list[Run]]:
     """One table in many sizes, a row each; ways without sizes take the bytes that they take."""
-    asked = ((method, size) for method, each in sizes.items() for size in each.split() or [""])
-    return {
-        f"{method}, {size}".removesuffix(", "): run_of("frontier", model, size, method=method) for method, size in asked
-    }
+    rows = {}
+    for method, each in sizes.items():
+        for size in each.split() or [""]:
+            name = f"{method}, {size}" if size else method
+            rows[name] = [Run("frontier", {"model": model, "size": size, "method": method})]
+    return rows
 
 
 def frontier() -> Table:
@@ -128,24 +125,24 @@ def frontier() -> Table:
         "RQ (faiss)": "6MB 12MB",
         "trimmed vocabulary": "12MB 24MB 48MB",
     }
-    scores = [Figure("Tatoeba, mean", mean_of("tatoeba"), POINT), Figure("STS-B", mean_of("stsb"), POINT)]
-    return listing("way", frontier_rows("multilingual-e5-small", sizes), [*BYTES, *scores])
+    scores = [Figure("Tatoeba, mean", mean_of("tatoeba"), POINT), Figure("STS-B", "stsb.en", POINT)]
+    return listing("way", frontier_rows(E5, sizes), [*BYTES, *scores])
 
 
 def frontier_decoder() -> Table:
     """The table of Gemma-3-270M, head tied, in many sizes: perplexity (WikiText-2; eight languages of Tatoeba)."""
-    integers = [f"int{bits}{ending}" for ending in ("", ", offsets") for bits in (2, 3, 4)]
+    integers = ("int2", "int3", "int4", "int2, offsets", "int3, offsets", "int4, offsets", "int8")
     sizes = {
         SOURCE: "",
         OURS: "16MB 31MB 47MB 64MB 94MB",
-        **dict.fromkeys([*integers, "int8"], ""),
+        **dict.fromkeys(integers, ""),
         "PQ (faiss)": "22MB 43MB",
         "RQ (faiss)": "24MB",
         "trimmed vocabulary": "31MB 94MB",
     }
     languages = Figure("of languages", lambda each: geometric_mean(each["languages"].values()), "{:,.4g}".format)
     figures = [*BYTES, Figure("perplexity", "perplexity", HUNDREDTH), languages]
-    return listing("way", frontier_rows("gemma3-270m", sizes), figures)
+    return listing("way", frontier_rows(GEMMA, sizes), figures)
 
 
 TABLES = (compress, frontier, frontier_decoder)
@@ -154,21 +151,21 @@ TABLES = (compress, frontier, frontier_decoder)
 
 
 def run_compress(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Compress a model, then measure it before and after."""
+    """Compress a model, tuned where its settings say so, and measure it before and after."""
     name, source = settings["model"], places.model(settings["model"])
-    tuned = "tune_steps" in settings
-    languages = SPOKEN if tuned and name in LANGUAGES else ()
-    chosen = {"tune_steps": settings["tune_steps"]} if tuned else {}
+    steps = settings.get("tune_steps")
+    compression = ade.CompressionSettings(size=settings["size"], device=places.device)
     with tempfile.TemporaryDirectory() as work:
-        texts = [text_file(places, data, Path(work)) for data in COUNTED] if name == "smollm2-135m" or tuned else []
-        texts += [places.data("multilingual") / f"{language}.txt" for language in languages]
-        out, began = Path(work) / "model", time.perf_counter()
-        compression = ade.CompressionSettings(size=settings["size"], device=places.device, **chosen)
-        made = ade.compress(source, out, compression, texts, texts if tuned else (), report=report)
-        seconds = time.perf_counter() - began
+        out, texts = Path(work) / "model", []
+        if name == SMOLLM or steps:
+            texts = [text_file(places, data, Path(work)) for data in COUNTED]
+        if steps:
+            compression = replace(compression, tune_steps=steps)
+            if name in LANGUAGES:
+                texts += [places.data("multilingual") / f"{language}.txt" for language in SPOKEN]
+        made = ade.compress(source, out, compression, texts, texts if steps else (), report=report)
         before, after = (judged(folder, name, places) for folder in (source, out))
-    outcome = {"table": made.table, "weights": made.weights, "folder": made.folder, "loss": made.loss}
-    return {**outcome, "before": before, "after": after, "compress_seconds": seconds}
+    return {"table": made.table, "weights": made.weights, "loss": made.loss, "before": before, "after": after}
 
 
 def text_file(places: Places, data: str, work: Path) -> Path:
@@ -181,31 +178,31 @@ def text_file(places: Places, data: str, work: Path) -> Path:
 
 def judged(folder: Path, name: str, places: Places) -> Outcome:
     """The tasks of a model that is in a folder."""
-    model, tokenizer = library.load_pretrained(folder)
-    return tasks_of(model.to(library.resolve_device(places.device)), tokenizer, name, places)
+    return tasks_of(*library.load_pretrained(folder), name, places)
 
 
-def tasks_of(model: Any, tokenizer: Any, name: str, places: Places, short: bool = False) -> Outcome:
-    """Perplexities of a decoder, translations and similarity of an encoder, by language; `short` as for a frontier."""
-    if name not in DECODERS:
-        return encoder_tasks(partial(encode_by, model, tokenizer, prefix=PREFIX.get(name, "")), name, places, short)
+def tasks_of(model: Any, tokenizer: Any, name: str, places: Places) -> Outcome:
+    """Perplexities of a decoder, translations and similarity of an encoder, by language."""
+    model.to(library.resolve_device(places.device))
+    if name not in (SMOLLM, GEMMA):
+        return encoder_tasks(partial(encode_by, model, tokenizer, prefix=PREFIX.get(name, "")), name, places)
     text = (places.data("wikitext-2") / "test.txt").read_text("utf8")
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"][: 5_000 if short else 20_000]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"][:20_000]
     windows = [ids[start : start + WINDOW] for start in range(0, len(ids), WINDOW)]
     languages = {}
     for language in LANGUAGES.get(name, ()):
-        texts = sentence_pairs(places, language, 25 if short else 100)[0]
+        texts = sentence_pairs(places, language, 100)[0]
         languages[language] = perplexity(model, tokenizer, tokenizer(texts, add_special_tokens=False)["input_ids"])
     return {"perplexity": perplexity(model, tokenizer, windows), "languages": languages}
 
 
-def encoder_tasks(encode: Encode, name: str, places: Places, short: bool = False) -> Outcome:
+def encoder_tasks(encode: Encode, name: str, places: Places) -> Outcome:
     """Translations found among others and the similarity that people judge, by language."""
     languages = LANGUAGES.get(name, ())
-    similar, pairs = (("en",), 500 if short else 0) if short or not languages else (STSB, 400)
+    similar = STSB if languages else ("en",)
     return {
-        "tatoeba": tatoeba(encode, places, languages, 200 if short else 400),
-        "stsb": {language: stsb(encode, places, language, rows=pairs) for language in similar},
+        "tatoeba": tatoeba(encode, places, languages, rows=400),
+        "stsb": {language: stsb(encode, places, language, rows=400 if languages else 0) for language in similar},
     }
 
 
@@ -227,24 +224,17 @@ def perplexity(model: Any, tokenizer: Any, texts: Sequence[Sequence[int]]) -> fl
 
 def run_frontier(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """One way in one size: bytes of the table, and the tasks of the model with it."""
-    name, source = settings["model"], places.model(settings["model"])
+    name, source, size = settings["model"], places.model(settings["model"]), settings["size"]
     with tempfile.TemporaryDirectory() as work:
         if settings["method"] == OURS:
-            out = Path(work) / "model"
-            made = ade.compress(source, out, ade.CompressionSettings(settings["size"]), report=report)
-            model, tokenizer = library.load_pretrained(out)
+            made = ade.compress(source, Path(work) / "model", ade.CompressionSettings(size), report=report)
+            model, tokenizer = library.load_pretrained(Path(work) / "model")
             used = made.table["after"]
         else:
             model, tokenizer = library.load_pretrained(source)
-            used = replace_rows(model, tokenizer, settings["method"], parsed(settings["size"]), report)
-        model.to(library.resolve_device(places.device))
+            used = replace_rows(model, tokenizer, settings["method"], parse_size(size) if size else 0, report)
     weights = model.config.vocab_size * model.config.hidden_size
-    return {"bytes": used, "bits": 8 * used / weights, **tasks_of(model, tokenizer, name, places, short=True)}
-
-
-def parsed(size: str) -> int:
-    """The bytes of a size such as 12.3MB; 0 where none is given."""
-    return round(1e6 * float(size.removesuffix("MB"))) if size else 0
+    return {"bytes": used, "bits": 8 * used / weights, **tasks_of(model, tokenizer, name, places)}
 
 
 @torch.no_grad()
@@ -282,7 +272,7 @@ def run_onnx(settings: Mapping[str, Any], places: Places, report: Report) -> Out
             vectors = []
             for text in texts:
                 ids = np.array([tokenizer.encode(PREFIX.get(name, "") + text).ids])
-                inputs = dict(zip((each.name for each in session.get_inputs()), (ids, np.ones_like(ids)), strict=True))
+                inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
                 vectors.append(session.run(None, inputs)[-1][0])
             return np.array(vectors)
 

@@ -16,7 +16,6 @@ import numpy as np
 
 import ade
 from benchmarks import library
-from benchmarks.corpora import TRANSLATIONS
 from benchmarks.library import Report
 from benchmarks.records import Places, Record, Run
 from benchmarks.subjects.speed import seconds_of
@@ -47,7 +46,6 @@ MANY: dict[str, dict[str, Any]] = {
     "ADE, one layer, 24 MB": {"size": "24MB", "epochs": 4},
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4},
 }
-PAIRS = {"translations": True, "batch_size": 1024, "learning_rate": 0.006}
 REPEATS, SLOW_TEXTS = 5, 512
 Outcome = dict[str, Any]
 
@@ -88,7 +86,6 @@ def multilingual() -> Table:
         return lambda figures: statistics.fmean(figures[task][language] for language in languages)
 
     rows = {name: encoder(**chosen) for name, chosen in MANY.items()}
-    rows |= {f"{name}, with translation pairs": encoder(**chosen, **PAIRS) for name, chosen in MANY.items()}
     for name in (MANY_TEACHER, f"mean of {MANY_TEACHER}'s table"):
         rows[name] = [Run("static_encoder", {"encoder": name})]
     figures = [
@@ -106,16 +103,14 @@ TABLES = (sentence, sentence_rates, multilingual)
 
 
 def run_encoder(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Distil an encoder on a corpus, and on translation pairs where its settings say so; measure it."""
-    apart = ("teacher", "corpus", "translations")
-    chosen = {name: value for name, value in settings.items() if name not in apart}
+    """Distil an encoder on a corpus, which is a folder of files of lines, and measure it."""
+    chosen = {name: value for name, value in settings.items() if name not in ("teacher", "corpus")}
     folder, corpus = places.model(settings["teacher"]), places.data(settings["corpus"])
-    pairs = [corpus / TRANSLATIONS] if settings.get("translations") else []
     teacher = whole_encoder(folder, places.device)
     with tempfile.TemporaryDirectory() as work, library.cache_in(places.work / "cache"):
         out, began = Path(work) / "encoder", time.perf_counter()
         encoder = ade.distill_encoder(
-            teacher, sorted(corpus.glob("*.txt")), table=folder, translations=pairs, out=out, progress=report,
+            teacher, sorted(corpus.glob("*.txt")), table=folder, out=out, progress=report,
             device=places.device, **chosen,
         )  # fmt: skip
         seconds, size = time.perf_counter() - began, library.folder_sizes(out)["bytes"]
