@@ -67,8 +67,7 @@ def _show_words(source: Path, words: list[str], texts: list[str], as_json: bool)
         from ade.inspector.reading import Inspector
         from ade.trained_model import Classifier
 
-        explanation, tokens = Inspector(Classifier.load(source), NEAREST).words_in(texts[0], words)
-        result["label"] = explanation.contributions().label
+        result["label"], tokens = Inspector(Classifier.load(source), NEAREST).words_in(texts[0], words)
     else:
         tokens = inspect_words(source, words, NEAREST)
     result["words"] = [token.as_dict() for token in tokens]

@@ -18,17 +18,9 @@ EXAMPLES = {  # a word with two senses, and a sentence for each
         "a computer made by the apple company in california",
         "the sweet red apple eaten as a fruit",
     ),
-    "bat": (
-        "a wooden bat used to hit the ball in a game",
-        "a nocturnal bat with wings that eats insects",
-    ),
     "crane": (
         "a machine with a crane that lifts heavy loads",
         "a large wading crane with long legs and a long neck",
-    ),
-    "plant": (
-        "an industrial plant where cars are manufactured by workers",
-        "a green plant with leaves and flowers in the garden",
     ),
 }
 EMBEDDED = '<script type="application/json" id="data">{}</script>'
@@ -39,8 +31,9 @@ def page(data: Mapping[str, Any] | None = None) -> str:
 
     Without `data` the page is live: it asks the service it comes from.
     """
-    text = (Path(__file__).parent / "web" / "index.html").read_text("utf8")
-    data = {"examples": [{"word": word, "texts": texts} for word, texts in EXAMPLES.items()]} if data is None else data
-    safe = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # so that no text ends the script element
-    assert text.count(EMBEDDED) == 1
-    return text.replace(EMBEDDED, EMBEDDED.replace("{}", safe))
+    html = (Path(__file__).parent / "web" / "index.html").read_text("utf8")
+    if data is None:
+        data = {"examples": [{"word": word, "texts": texts} for word, texts in EXAMPLES.items()]}
+    embedded = json.dumps(data, separators=(",", ":"))
+    embedded = embedded.replace("<", "\\u003c")  # so that no text ends the script element
+    return html.replace(EMBEDDED, EMBEDDED.replace("{}", embedded))

@@ -14,17 +14,16 @@ it is its own p W h, with what it took from others by attention. With further la
 
 import re
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ade import plain
 from ade.backends import plain_model
+from ade.data.problems import Label
 from ade.data.tokens import encode_chunks
 from ade.errors import InputError
-from ade.explanation import DECIMALS, Explanation
-from ade.inspector.layout import map_vectors
+from ade.explanation import DECIMALS
 from ade.inspector.words import AnchorUse, TokenAnchors, WordTable
 from ade.plain import Array
 from ade.trained_model import Classifier
@@ -99,7 +98,7 @@ class Inspector:
         """Return the labels, the sizes, and for every anchor its nearest words and its coordinates on the map."""
         anchors = self.table.codebook.anchors
         words = self.table.nearest(np.arange(len(anchors)), self.nearest)
-        points = map_vectors(anchors).round(5).tolist()
+        points = anchor_map(anchors).round(5).tolist()
         return {
             "labels": list(self.classifier.labels),
             "problem": self.classifier.problem,
@@ -107,7 +106,7 @@ class Inspector:
             "bytes": self.classifier.saved.nbytes,
             "vocabulary": self.table.codebook.vocabulary,
             "dim": anchors.shape[1],
-            "anchors": [{"words": list(near), "x": x, "y": y} for near, (x, y) in zip(words, points, strict=True)],
+            "anchors": [{"words": near, "x": x, "y": y} for near, (x, y) in zip(words, points, strict=True)],
         }
 
     def read(self, text: str) -> dict[str, Any]:
@@ -130,11 +129,18 @@ class Inspector:
             over_elements = attention_weights(model, model.elements(ids)[0]).mean(0)  # (T, T)
             attention = (owner / owner.sum(0)).T @ over_elements @ owner  # (L, L): rows sum to 1
 
-        parts, tokens = anchor_parts(model, ids), []
-        spelled = zip(encoding.tokens or [""], encoding.offsets or [(0, 0)], strict=True)
-        for i, (token, (start, end)) in enumerate(islice(spelled, len(ids))):
-            shown = {"token": token, "start": start, "end": end, "share": float(shares[i])}
-            shown["anchors"] = self._anchors(int(ids[i]), None if parts is None else parts.anchors[i])
+        parts = anchor_parts(model, ids)
+        spellings, spans = encoding.tokens or [""], encoding.offsets or [(0, 0)]
+        tokens = []
+        for i, token in enumerate(ids.tolist()):
+            start, end = spans[i]
+            shown = {"token": spellings[i], "start": start, "end": end, "share": float(shares[i])}
+            anchors, weights = self.table.codebook.pairs_of(token)
+            adds = [None] * len(anchors) if parts is None else _rounded(parts.anchors[i])
+            order = np.argsort(-np.abs(weights), kind="stable").tolist()
+            shown["anchors"] = [
+                {"anchor": int(anchors[j]), "weight": float(weights[j]), "adds": adds[j]} for j in order
+            ]
             shown["others"] = None if parts is None else _rounded(parts.others[i])
             shown["constant"] = None if parts is None else _rounded(parts.constant[i])
             tokens.append(shown)
@@ -148,27 +154,20 @@ class Inspector:
             "explanation": explanation.as_dict(),
         }
 
-    def _anchors(self, token: int, adds: Array | None) -> list[dict[str, Any]]:
-        """Return the anchors of a token, largest weight first, each with what it adds to the scores, rows of (k, C)."""
-        anchors, weights = self.table.codebook.pairs_of(token)
-        order = np.argsort(-np.abs(weights), kind="stable").tolist()
-        rounded = [None] * len(anchors) if adds is None else _rounded(adds)
-        return [{"anchor": int(anchors[j]), "weight": float(weights[j]), "adds": rounded[j]} for j in order]
-
-    def words_in(self, text: str, words: list[str]) -> tuple[Explanation, list[TokenAnchors]]:
-        """Return the anchors of each word at its first occurrence in a text, with what they add to the label."""
-        reading, explanation = self.read(text), self.classifier.explain(text)
-        label = int(explanation.scores.argmax())
+    def words_in(self, text: str, words: list[str]) -> tuple[Label, list[TokenAnchors]]:
+        """Return the label of the highest score, and what the anchors of each word add to it where it first occurs."""
+        reading = self.read(text)
+        label = int(np.argmax(reading["explanation"]["scores"]))
         inspected = []
         for word in words:
             for token in _tokens_of(reading, word):
                 near = self.table.nearest([use["anchor"] for use in token["anchors"]], self.nearest)
-                uses = (
-                    AnchorUse(use["anchor"], use["weight"], words_near, use["adds"] and use["adds"][label])
-                    for use, words_near in zip(token["anchors"], near, strict=True)
-                )
-                inspected.append(TokenAnchors(word, token["token"], tuple(uses)))
-        return explanation, inspected
+                uses = []
+                for use, words_near in zip(token["anchors"], near, strict=True):
+                    adds = use["adds"] and use["adds"][label]
+                    uses.append(AnchorUse(use["anchor"], use["weight"], words_near, adds))
+                inspected.append(TokenAnchors(word, token["token"], uses))
+        return reading["explanation"]["labels"][label], inspected
 
 
 def _tokens_of(reading: dict[str, Any], word: str) -> list[dict[str, Any]]:
@@ -185,3 +184,15 @@ def _tokens_of(reading: dict[str, Any], word: str) -> list[dict[str, Any]]:
 
 def _rounded(values: Array) -> list[Any]:
     return values.round(DECIMALS).tolist()
+
+
+def anchor_map(anchors: Array) -> Array:
+    """Map anchors (K, d) of norm one to points (K, 2) in the unit square: their first two principal components."""
+    centred = anchors.astype(np.float64) - anchors.mean(0)
+    _, axes = np.linalg.eigh(centred.T @ centred)  # (d, d), those of the largest variance last
+    axes = axes[:, :-3:-1]
+    axes *= np.sign(axes[np.abs(axes).argmax(0), [0, 1]])  # of either sign: that of the largest entry
+    points = centred @ axes  # (K, 2)
+    points += 1e-3 * points.std() * np.random.default_rng(0).standard_normal(points.shape)  # equal ones lie apart
+    low = points.min(0)
+    return (points - low) / np.maximum(points.max(0) - low, 1e-9)

@@ -19,8 +19,8 @@ from ade.errors import InputError
 from ade.folder import Saved
 from ade.trained_model import TrainedModel
 
-BLOCK = 2048  # words compared per batch
-MAX_COSINES = 1 << 25  # of anchors with words, about: a second or two
+BLOCK = 512  # anchors compared per batch
+MIN_WORDS, MAX_COSINES = 2048, 1 << 25  # words compared with each anchor; of anchors with words: a second or two
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class AnchorUse:
 
     anchor: int
     weight: float
-    nearest: tuple[str, ...]
+    nearest: list[str]
     adds: float | None = None  # to the score of the predicted label, in a text; None without a text
 
 
@@ -39,14 +39,11 @@ class TokenAnchors:
 
     word: str
     token: str
-    anchors: tuple[AnchorUse, ...]
+    anchors: list[AnchorUse]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; without `adds` where it is None."""
-        uses: list[dict[str, Any]] = []
-        for use in self.anchors:
-            adds = {} if use.adds is None else {"adds": use.adds}
-            uses.append({"anchor": use.anchor, "weight": use.weight, "nearest": list(use.nearest), **adds})
+        uses = [{name: value for name, value in vars(use).items() if value is not None} for use in self.anchors]
         return {"word": self.word, "token": self.token, "anchors": uses}
 
 
@@ -83,25 +80,25 @@ class WordTable:
                 words[number] = spelling
         return dict(sorted(words.items()))
 
-    def nearest(self, anchors: Sequence[int] | np.ndarray, count: int) -> list[tuple[str, ...]]:
+    def nearest(self, anchors: Sequence[int] | np.ndarray, count: int) -> list[list[str]]:
         """Return for each of these anchors the `count` words whose vectors have the highest cosine with it.
 
         Many anchors of a large vocabulary are compared with its first words alone: mostly the frequent ones.
         """
         directions = self.codebook.anchors[np.asarray(anchors, np.int64)]  # (a, d)
-        ids = np.array(list(self.words), np.int64)[: max(BLOCK, MAX_COSINES // max(1, len(directions)))]
-        cosines, best = np.empty((len(directions), 0), np.float32), np.empty((len(directions), 0), np.int64)
-        for start in range(0, len(ids), BLOCK):
-            block = ids[start : start + BLOCK]
-            rows = self.codebook.rows(block)  # (w, d)
-            rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-            cosines = np.hstack([cosines, directions @ rows.T])  # (a, w)
-            best = np.hstack([best, np.broadcast_to(block, (len(directions), len(block)))])
+        ids = np.array(list(self.words), np.int64)[: max(MIN_WORDS, MAX_COSINES // max(1, len(directions)))]
+        rows = self.codebook.rows(ids)  # (w, d)
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+        nearest = []
+        for start in range(0, len(directions), BLOCK):
+            cosines = np.round(directions[start : start + BLOCK] @ rows.T, 6)  # (b, w): ties on every processor
             # Four times as many as asked for: spellings that differ only in case count once.
-            kept = np.argpartition(-cosines, min(4 * count, cosines.shape[1]) - 1, axis=1)[:, : 4 * count]
-            cosines, best = np.take_along_axis(cosines, kept, 1), np.take_along_axis(best, kept, 1)
-        best = np.take_along_axis(best, np.lexsort((best, -cosines), axis=1), 1)  # of equals the first
-        return [tuple(dict.fromkeys(self.words[i].lower() for i in row))[:count] for row in best.tolist()]
+            best = ids[np.argsort(-cosines, axis=1, kind="stable")[:, : 4 * count]]
+            for row in best.tolist():
+                words = dict.fromkeys(self.words[i].lower() for i in row)
+                nearest.append(list(words)[:count])
+        return nearest
 
 
 def inspect_words(source: Saved | TrainedModel | str | Path, words: list[str], nearest: int = 6) -> list[TokenAnchors]:
@@ -110,16 +107,14 @@ def inspect_words(source: Saved | TrainedModel | str | Path, words: list[str], n
     `source` is a codebook, a classifier, or the folder of a codebook, a model or an encoder.
     """
     table = WordTable.of(source)
-    tokens = [(word, token) for word in words for token in _tokens_of(table.tokenizer, word)]
-    used = np.unique(np.concatenate([table.codebook.pairs_of(token)[0] for _, token in tokens]))
-    near = dict(zip(used.tolist(), table.nearest(used, nearest), strict=True))
-
     inspected = []
-    for word, token in tokens:
-        anchors, weights = table.codebook.pairs_of(token)
-        order = np.argsort(-np.abs(weights), kind="stable")
-        uses = tuple(AnchorUse(int(anchors[i]), float(weights[i]), near[int(anchors[i])]) for i in order)
-        inspected.append(TokenAnchors(word, table.tokenizer.id_to_token(token) or "", uses))
+    for word in words:
+        for token in _tokens_of(table.tokenizer, word):
+            anchors, weights = table.codebook.pairs_of(token)
+            near = table.nearest(anchors, nearest)
+            order = np.argsort(-np.abs(weights), kind="stable").tolist()
+            uses = [AnchorUse(int(anchors[i]), float(weights[i]), near[i]) for i in order]
+            inspected.append(TokenAnchors(word, table.tokenizer.id_to_token(token) or "", uses))
     return inspected
 
 

@@ -10,7 +10,7 @@ import pytest
 from ade import plain
 from ade.errors import InputError
 from ade.folder import nbytes_of
-from ade.inspector.reading import Inspector, anchor_parts, attention_weights
+from ade.inspector.reading import Inspector, anchor_map, anchor_parts, attention_weights
 from ade.trained_model import Classifier
 from tests.models import packed_codebook, random_model
 
@@ -140,8 +140,9 @@ def test_several_layers_show_weights_alone():
 def test_words_of_a_text_with_what_they_add_to_the_label():
     made = inspector()
     tokens = {token["token"]: token for token in made.read(TEXT)["tokens"][::-1]}  # the first of each word
-    explanation, words = made.words_in(TEXT, ["w3", "w4", "w1"])
-    label = explanation.names.index(explanation.label)
+    name, words = made.words_in(TEXT, ["w3", "w4", "w1"])
+    assert name == made.classifier.predict(TEXT).label
+    label = made.classifier.labels.index(name)
     for word in words:
         uses = [(use["anchor"], use["weight"]) for use in tokens[word.word]["anchors"]]
         assert uses == [(use.anchor, use.weight) for use in word.anchors]
@@ -187,3 +188,16 @@ def test_about_the_model(packed, tmp_path):
     stored = (tmp_path / "model" / "model.safetensors").stat().st_size
     assert 0 < stored - about["bytes"] < 3000  # the header
     assert stored < nbytes_of(tmp_path / "model")
+
+
+def test_similar_anchors_lie_together_on_the_map():
+    generator = np.random.default_rng(3)
+    groups = np.repeat(np.eye(3, 16), 15, 0) + 0.1 * generator.standard_normal((45, 16))
+    points = anchor_map(groups)
+    distance = np.linalg.norm(points[:, None] - points, axis=2) + 9 * np.eye(45)
+    assert (distance.argmin(1) // 15 == np.arange(45) // 15).all()
+    for anchors in (groups, np.ones((6, 4)), np.eye(2, 8)):  # equal ones or few
+        points = anchor_map(anchors)
+        assert points.min() >= 0
+        assert points.max() <= 1
+        np.testing.assert_array_equal(anchor_map(anchors.copy()), points)
