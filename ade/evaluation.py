@@ -182,7 +182,7 @@ def _evaluate_classifier(classifier: Classifier, data: Dataset) -> AnyEvaluation
     size = max(1, min(CHUNK, MAX_SCORES // len(data.names)))
     best, probability = [], []
     for start in range(0, len(data), size):
-        scores = classifier.scores(data.texts[start : start + size], start)  # (b, C)
+        scores = classifier.scores(data.texts[start : start + size])  # (b, C)
         best.append(scores.argmax(1))
         probability.append(probabilities_of(scores, SINGLE).max(1))
     predicted = np.concatenate(best)

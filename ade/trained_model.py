@@ -16,7 +16,7 @@ from ade.backends import Backend, backend_for
 from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, check_kind
 from ade.data.problems import SINGLE, Label
 from ade.data.records import given_texts
-from ade.data.tokens import CHUNK, LEXICON_TOKENS, Ragged, encode_chunks, tokenize, truncating, unknown_share
+from ade.data.tokens import CHUNK, LEXICON_TOKENS, Ragged, encode_chunks, tokenize_chunks, truncating, unknown_share
 from ade.decision import Prediction, Tagged, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
 from ade.files import ENGLISH
@@ -74,14 +74,14 @@ class TrainedModel:
         """Upload the model folder to the Hugging Face hub, to a new repository if needed, and return its address."""
         return self.saved.push_to_hub(name, private, token)
 
-    def _by_chunks(self, texts: Sequence[str], compute: Callable[[Ragged], np.ndarray], first: int) -> np.ndarray:
-        """Compute rows (n, m) of texts, `CHUNK` texts per call; error messages number the texts from `first`."""
-        texts = check_texts_given(texts)
-        rows = []
-        for start in range(0, max(1, len(texts)), CHUNK):
-            chunk = texts[start : start + CHUNK]
-            rows.append(compute(tokenize(self.tokenizer, chunk, self.tokens_read, first=first + start)))
-        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+    def _chunks(self, texts: Iterable[str]) -> Iterator[Ragged]:
+        """Yield the token ids of some thousand texts after the other."""
+        return tokenize_chunks(self.tokenizer, given_texts(texts), self.tokens_read)
+
+    def _rows(self, texts: Sequence[str], compute: Callable[[Ragged], np.ndarray]) -> np.ndarray:
+        """Compute rows (n, m) of texts, chunk by chunk."""
+        rows = [compute(chunk) for chunk in self._chunks(check_texts_given(texts))]
+        return np.concatenate(rows) if rows else compute(Ragged.of([]))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.saved.table})"
@@ -132,21 +132,18 @@ class Classifier(TrainedModel):
 
     def stream(self, texts: Iterable[str]) -> Iterator[Prediction]:
         """Yield the prediction of each text of an iterable, in order; only a chunk of texts is held in memory."""
-        for first, chunk in _chunks(texts):
-            yield from decide(self.scores(chunk, first), self.saved.config)
+        for chunk in self._chunks(texts):
+            yield from decide(self.backend.scores(chunk), self.saved.config)
 
-    def scores(self, texts: Sequence[str], first: int = 0) -> np.ndarray:
-        """Return the scores of each text, or the predicted numbers of a regression: (n, C).
-
-        Error messages number the texts from `first`.
-        """
-        return self._by_chunks(texts, self.backend.scores, first)
+    def scores(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the scores of each text, or the predicted numbers of a regression: (n, C)."""
+        return self._rows(texts, self.backend.scores)
 
     def encode(self, texts: str | Sequence[str]) -> np.ndarray:
         """Return the pooled vector of each text, the input of the last layer: (n, d), or (d,) for one text."""
         if isinstance(texts, str):
             return self.encode([texts])[0]
-        return self._by_chunks(texts, self.backend.vectors, 0)
+        return self._rows(texts, self.backend.vectors)
 
     @overload
     def explain(self, texts: str) -> "Explanation": ...  # type: ignore[overload-overlap]
@@ -193,8 +190,8 @@ class Tagger(TrainedModel):
 
     def stream(self, sentences: Iterable[str]) -> Iterator[Tagged]:
         """Yield words and tags of each sentence of an iterable, in order; only a chunk is held in memory."""
-        for _, chunk in _chunks(sentences):
-            words = [sentence.split() for sentence in chunk]
+        source = iter(given_texts(sentences))
+        while words := [sentence.split() for sentence in islice(source, CHUNK)]:
             yield from map(Tagged, words, self.predict(words))
 
     def tags(self, sentences: Sequence[str | Sequence[str]]) -> list[np.ndarray]:
@@ -219,17 +216,15 @@ class Encoder(TrainedModel):
         """D, the width of the vectors."""
         return self.saved.config.output_size
 
-    def encode(self, texts: str | Sequence[str], dim: int | None = None, first: int = 0) -> np.ndarray:
+    def encode(self, texts: str | Sequence[str], dim: int | None = None) -> np.ndarray:
         """Return the unit vector of each text: (n, D), or (D,) for one text, so that products are cosines.
 
         A text is truncated to `max_tokens` tokens. With `dim`, vectors are truncated to their first dimensions,
-        which carry the most, and are unit vectors again. Error messages number the texts from `first`.
+        which carry the most, and are unit vectors again.
         """
         if isinstance(texts, str):
-            return self.encode([texts], dim, first)[0]
-        if dim is not None and not 1 <= dim <= self.dim:
-            raise InputError(f"vectors of this encoder have {self.dim} dimensions; {dim} cannot be kept")
-        return self._by_chunks(texts, lambda chunk: unit(self.backend.scores(chunk)[:, :dim]), first)
+            return self.encode([texts], dim)[0]
+        return self._rows(texts, self._vectors_of(dim))
 
     def classifier(self, labels: Sequence[str] | Mapping[str, str]) -> Classifier:
         """Return a classifier that no rows are needed for: the label is the one whose description is nearest to a text.
@@ -239,7 +234,7 @@ class Encoder(TrainedModel):
         described = labels if isinstance(labels, Mapping) else {name: name for name in labels}
         if len(described) < 2:
             raise InputError(f"a classifier needs at least two labels, not {len(described)}")
-        vectors = self._by_chunks(list(described.values()), self.backend.scores, 0)  # (C, D)
+        vectors = self._rows(list(described.values()), self.backend.scores)  # (C, D)
         lengths = np.linalg.norm(vectors, axis=1)  # those of texts are about as long, and are not made unit vectors
         directions = SHARPNESS / lengths.mean() * unit(vectors)
         layers = dict(self.saved.layers)
@@ -250,8 +245,13 @@ class Encoder(TrainedModel):
 
     def stream(self, texts: Iterable[str], dim: int | None = None) -> Iterator[np.ndarray]:
         """Yield the vectors of an iterable, in order, in arrays of several; only these are held in memory."""
-        for first, chunk in _chunks(texts):
-            yield self.encode(chunk, dim, first)
+        yield from map(self._vectors_of(dim), self._chunks(texts))
+
+    def _vectors_of(self, dim: int | None) -> Callable[[Ragged], np.ndarray]:
+        """What computes vectors, truncated to their first `dim` dimensions."""
+        if dim is not None and not 1 <= dim <= self.dim:
+            raise InputError(f"vectors of this encoder have {self.dim} dimensions; {dim} cannot be kept")
+        return lambda chunk: unit(self.backend.scores(chunk)[:, :dim])
 
 
 SHARPNESS = 16.0  # of cosines as scores of labels: the best on training rows of AG News
@@ -297,11 +297,3 @@ def check_texts_given(texts: Any) -> Sequence[str]:
     if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
         raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
     return texts
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the texts of an iterable in lists of `CHUNK`, with the number of texts before each."""
-    source, first = iter(given_texts(texts)), 0
-    while chunk := list(islice(source, CHUNK)):
-        yield first, chunk
-        first += len(chunk)

@@ -88,13 +88,12 @@ def say_columns(source: str, dataset: Any) -> None:
 
 def say_unknown_tokens(tokenizer: "Tokenizer", texts: Sequence[str], meaning: str) -> None:
     """Say of texts that many of their tokens are unknown, and what that means."""
-    from ade.data.tokens import MAX_SHARE, count_unknown, unknown_ids
+    from ade.data.tokens import MAX_SHARE, unknown_share
 
     step = max(1, len(texts) // SAMPLE)  # not the first ones alone: rows may be sorted
-    unknown, tokens = count_unknown(tokenizer, texts[::step], unknown_ids(tokenizer))
-    if unknown > MAX_SHARE * tokens:
-        share = 100 * unknown / tokens
-        say(f"{share:.0f}% of the tokens of these texts are unknown or single bytes: {meaning} {LANGUAGES}")
+    share = unknown_share(tokenizer, texts[::step])
+    if share > MAX_SHARE:
+        say(f"{100 * share:.0f}% of the tokens of these texts are unknown or single bytes: {meaning} {LANGUAGES}")
 
 
 def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None]) -> None:

@@ -71,8 +71,8 @@ def predict(
             size = max(1, min(CHUNK, MAX_SCORES // max(1, len(names))))
             added = added_columns(loaded.problem != REGRESSION, min(top_k or 0, len(names)))
             predicted = _classification(loaded, top_k, threshold)
-        chunks = rows.chunks(size)
-        outputs = ((chunk, predicted([row[rows.text] for row in chunk], first)) for first, chunk in chunks)
+        chunks = enumerate(rows.chunks(size))
+        outputs = ((chunk, predicted([row[rows.text] for row in chunk], number)) for number, chunk in chunks)
         with _open_output(output, in_place=rows.stream is not None) as target:
             write_predictions(target, kind, rows.columns, added, outputs)
 
@@ -93,7 +93,7 @@ def _described(labels: str) -> dict[str, str]:
     return {name.strip(): description.strip() or name.strip() for name, _, description in pairs}
 
 
-# How a chunk of texts is predicted, after a number of other texts.
+# How a chunk of texts is predicted, whose number is given.
 Predictor = Callable[[list[str], int], list[Output]]
 
 
@@ -108,13 +108,13 @@ def _classification(classifier: Any, top_k: int | None, threshold: float | None)
     if classifier.problem == REGRESSION and (top_k is not None or threshold is not None):
         raise InputError("--top-k and --threshold are about probabilities, and this model predicts a number")
 
-    def predicted(texts: list[str], first: int) -> list[Output]:
-        scores = classifier.scores(texts, first)  # (n, C); errors number the texts from `first`
+    def predicted(texts: list[str], number: int) -> list[Output]:
+        scores = classifier.scores(texts)  # (n, C)
         outputs = [Output(each) for each in decide(scores, config, threshold)]
         if top_k is not None:
             most = decide(scores, config, top_k=top_k)
             outputs = [Output(output.prediction, top) for output, top in zip(outputs, most, strict=True)]
-        if first == 0:
+        if number == 0:
             display.say_unknown_tokens(classifier.tokenizer, texts, "the model was made for other texts")
         return outputs
 

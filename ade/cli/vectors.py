@@ -102,8 +102,7 @@ def encode(
         loaded.encode([""], dim)  # raises for more dimensions than there are
 
     with open_texts(file, format, text_column) as rows, stopping_early():
-        chunks = rows.chunks(CHUNK)
-        encoded = ((chunk, loaded.encode([row[rows.text] for row in chunk], dim, first)) for first, chunk in chunks)
+        encoded = ((chunk, loaded.encode([row[rows.text] for row in chunk], dim)) for chunk in rows.chunks(CHUNK))
         if out is None:
             write_json_lines(sys.stdout.buffer, encoded)
         else:

@@ -41,19 +41,16 @@ class Records:
     select: Callable[[Sequence[str]], Iterator[Row]] | None = None  # reads some columns alone, from the start
     stream: LineStream | None = None  # where it is a pipe
 
-    def chunks(self, size: int) -> Iterator[tuple[int, list[Row]]]:
-        """Lists of up to `size` rows, and the number of rows before each.
-
-        Of a pipe, a list ends where the next row has not arrived yet.
-        """
-        first, chunk = 0, []
+    def chunks(self, size: int) -> Iterator[list[Row]]:
+        """Lists of up to `size` rows; of a pipe, a list ends where the next row has not arrived yet."""
+        chunk = []
         for row in self.rows:
             chunk.append(row)
             if len(chunk) == size or (self.stream is not None and not self.stream.ready()):
-                yield first, chunk
-                first, chunk = first + len(chunk), []
+                yield chunk
+                chunk = []
         if chunk:
-            yield first, chunk
+            yield chunk
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from ade.data.problems import SINGLE
 from ade.data.streams import open_text, reading_errors
 from ade.data.tokens import Ragged, encode_chunks
 from ade.errors import InputError
-from ade.progress import Report, silent
 
 TAGGED = (".conll", ".bio", ".iob", ".iob2")  # suffixes of the files
 OUTSIDE = "O"  # the tag of a word outside of any span
@@ -105,14 +104,14 @@ def _line_form(line: str) -> tuple[bool, int]:
 
 
 def encode_sentences(
-    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_length: int, report: Report = silent
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_length: int
 ) -> tuple[Ragged, np.ndarray]:
     """Token ids of sentences, and for each token the index of the word it is the first token of, else -1."""
     ids: list[int] = []
     words: list[int] = []
     lengths = []
     texts = [" ".join(sentence) for sentence in sentences]
-    encodings = chain.from_iterable(encode_chunks(tokenizer, texts, max_length, report, offsets=True))
+    encodings = chain.from_iterable(encode_chunks(tokenizer, texts, max_length, offsets=True))
     for sentence, text, encoding in zip(sentences, texts, encodings, strict=True):
         ids.extend(encoding.ids or [0])
         words.extend(_first_token_words(sentence, text, encoding.offsets) or [-1])
@@ -134,11 +133,9 @@ def _first_token_words(sentence: Sequence[str], text: str, spans: Sequence[tuple
     return words
 
 
-def encode_tagged(
-    tokenizer: Tokenizer, data: TaggedDataset, max_length: int, report: Report = silent
-) -> tuple[Ragged, Ragged]:
+def encode_tagged(tokenizer: Tokenizer, data: TaggedDataset, max_length: int) -> tuple[Ragged, Ragged]:
     """Token ids of the sentences, and labels of the same layout: a word's tag at its first token, else `UNLABELLED`."""
-    texts, words = encode_sentences(tokenizer, data.sentences, max_length, report)
+    texts, words = encode_sentences(tokenizer, data.sentences, max_length)
     words_before = np.repeat(np.cumsum([0, *map(len, data.tags)])[:-1], texts.lengths)  # in earlier sentences
     flat = np.concatenate(data.tags)
     labels = np.where(words >= 0, flat[np.clip(words_before + words, 0, len(flat) - 1)], UNLABELLED)

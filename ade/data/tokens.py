@@ -9,10 +9,10 @@ import os
 import re
 import unicodedata
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import islice
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer, pre_tokenizers
@@ -24,8 +24,8 @@ from ade.progress import Report, silent
 
 CHUNK = 4096  # texts tokenized at a time, and held in memory while streaming
 LEXICON_TOKENS = 1 << 15  # maximum number of tokens of a text that a lexicon reads; the rest is ignored
-CHARS = 16  # of a long text, characters tokenized per token that is kept; more if they do not suffice
-SPARE = 64  # tokens a prefix must have after the last one that is kept, since cutting may change the last ones
+CHARS = 16  # of a long text, characters tokenized per token that is kept; all of them if they do not suffice
+SPARE = 64  # tokens a prefix must have after the last one that is kept
 MAX_SHARE = 0.2  # of unknown tokens; above, another teacher is worth trying
 MAX_COUNTED = 512  # tokens of each text in which unknown ones are counted, where the tokenizer does not truncate
 UNSEEN = "\U0010fffd"  # the last character for private use, which no vocabulary has
@@ -124,32 +124,26 @@ def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     raise InputError("the tokenizer finds no token in any text")
 
 
-def tokenize(
-    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent, first: int = 0
-) -> Ragged:
-    """Token ids of texts, truncated to `max_length` tokens; a text without tokens becomes id 0.
-
-    Errors count the texts from `first`. The ids of very many texts are memory-mapped.
-    """
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Ragged:
+    """Token ids of texts, truncated to `max_length` tokens; those of very many texts are memory-mapped."""
     ids, lengths = GrowingArray(np.int32), array("q")
-    for encodings in encode_chunks(tokenizer, texts, max_length, report, first=first):
-        rows = [encoding.ids or [0] for encoding in encodings]
-        count = [len(row) for row in rows]
-        ids.add(np.fromiter(chain.from_iterable(rows), np.int32, sum(count)))
-        lengths.extend(count)
+    for part in tokenize_chunks(tokenizer, texts, max_length):
+        ids.add(part.ids)
+        lengths.extend(part.lengths.tolist())
+        report("tokenize", len(lengths), len(texts), {})
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.frombuffer(lengths, np.int64), out=offsets[1:])
     return Ragged(ids.array(), offsets)
 
 
+def tokenize_chunks(tokenizer: Tokenizer, texts: Iterable[str], max_length: int) -> Iterator[Ragged]:
+    """Token ids of up to `CHUNK` texts each, truncated to `max_length` tokens; a text without tokens becomes id 0."""
+    for encodings in encode_chunks(tokenizer, texts, max_length):
+        yield Ragged.of([encoding.ids or [0] for encoding in encodings])
+
+
 def encode_chunks(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    max_length: int,
-    report: Report = silent,
-    first: int = 0,
-    special: bool = True,
-    offsets: bool = False,
+    tokenizer: Tokenizer, texts: Iterable[str], max_length: int, special: bool = True, offsets: bool = False
 ) -> Iterator[list[Encoding]]:
     """Encodings of texts, truncated to `max_length` tokens, in lists of up to `CHUNK`.
 
@@ -161,34 +155,28 @@ def encode_chunks(
     if tokenizer.padding is not None or tokenizer.truncation != {**TRUNCATION, "max_length": max_length}:
         tokenizer = truncating(tokenizer, max_length)
 
-    for start in range(0, len(texts), CHUNK):
-        chunk = list(texts[start : start + CHUNK])
-        yield _encode_prefixes(tokenizer, chunk, max_length, first + start, special, offsets)
-        report("tokenize", min(start + CHUNK, len(texts)), len(texts), {})
+    source, first = iter(texts), 0
+    while chunk := list(islice(source, CHUNK)):
+        check_texts(chunk, first)
+        yield _encode_prefixes(tokenizer, chunk, max_length, special, offsets)
+        first += len(chunk)
 
 
 def _encode_prefixes(
-    tokenizer: Tokenizer, texts: list[str], max_length: int, first: int, special: bool, offsets: bool
+    tokenizer: Tokenizer, texts: list[str], max_length: int, special: bool, offsets: bool
 ) -> list[Encoding]:
     """Encodings of texts, tokenizing only as much of long ones as their first `max_length` tokens need."""
-    check_texts(texts, first)
-    special_tokens = tokenizer.num_special_tokens_to_add(False) if special else 0
-
-    def spare(encoding: Encoding) -> int:
-        """Number of tokens after the last one that is kept."""
-        return sum(len(part.ids) - special_tokens for part in encoding.overflowing)
-
     chars = CHARS * (max_length + SPARE)
     prefixes = [_prefix(text, chars) for text in texts]
-    encodings = encode_batch(tokenizer, prefixes, first, special, offsets)
+    encodings = encode_batch(tokenizer, prefixes, special, offsets)
 
-    # Prefixes that have too few tokens are made four times as long, until they have enough or are the whole text.
-    short = [i for i, text in enumerate(texts) if len(prefixes[i]) < len(text)]
-    while short := [i for i in short if len(prefixes[i]) < len(texts[i]) and spare(encodings[i]) < SPARE]:
-        chars *= 4
-        for i in short:
-            prefixes[i] = _prefix(texts[i], chars)
-            encodings[i] = encode_batch(tokenizer, [prefixes[i]], first + i, special, offsets)[0]
+    # Where a prefix has too few tokens, all of the text is tokenized: cutting may change the last ones.
+    special_tokens = tokenizer.num_special_tokens_to_add(False) if special else 0
+    for i, text in enumerate(texts):
+        if len(prefixes[i]) < len(text):
+            tokens_after = sum(len(part.ids) - special_tokens for part in encodings[i].overflowing)
+            if tokens_after < SPARE:
+                encodings[i] = encode_batch(tokenizer, [text], special, offsets)[0]
     return encodings
 
 
@@ -198,32 +186,23 @@ def _prefix(text: str, chars: int) -> str:
     return text[: space.start()] if space else text
 
 
-def encode_batch(
-    tokenizer: Tokenizer, texts: list[str], first: int = 0, special: bool = True, offsets: bool = False
-) -> list[Encoding]:
-    """Encodings of texts with the tokenizer's own settings; an `InputError` names a text that cannot be tokenized."""
+def encode_batch(tokenizer: Tokenizer, texts: list[str], special: bool = True, offsets: bool = False) -> list[Encoding]:
+    """Encodings of texts with the tokenizer's own settings; an `InputError` quotes a text that cannot be tokenized."""
     call = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
     try:
         return call(texts, add_special_tokens=special)
     except Exception as error:  # tokenizers raises nothing more precise
-        check_texts(texts, first)
-        failure = InputError(f"the tokenizer fails ({first_line(error)})")
-    for i, text in enumerate(texts, first):
-        try:
-            tokenizer.encode(text)
-        except Exception as error:
-            failure = InputError(f"text {i} (counted from 0): the tokenizer fails ({first_line(error)})")
-            if "unk" in str(error).lower():
-                failure = InputError(
-                    f"text {i} (counted from 0) has a word the tokenizer does not know, and it has no token for "
-                    f"unknown words; give its tokenizer.json one ({first_line(error)})"
-                )
-            break
-    raise failure
+        if len(texts) > 1:  # which of them is it
+            for text in texts:
+                encode_batch(tokenizer, [text], special, offsets)
+        message = f"the tokenizer fails on {texts[0]!r:.40} ({first_line(error)})"
+        if "unk" in str(error).lower():
+            message += "; it needs a token for unknown words in its tokenizer.json"
+        raise InputError(message) from None
 
 
-def check_texts(texts: Sequence[str], first: int = 0) -> None:
-    """Raise an error for texts that are not strings (None, nan), or not valid Unicode."""
+def check_texts(texts: Iterable[str], first: int = 0) -> None:
+    """Raise an error for texts that are not strings (None, nan), or not valid Unicode; they count from `first`."""
     for i, text in enumerate(texts, first):
         if not isinstance(text, str):
             raise InputError(f"text {i} (counted from 0) is {text!r:.40}, not a string")
@@ -236,17 +215,10 @@ def unknown_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
 
     The embeddings of such tokens say nothing about a text. Bytes of ASCII are characters and do not count.
     """
-    unknown, tokens = count_unknown(tokenizer, texts, unknown_ids(tokenizer))
-    return unknown / tokens if tokens else 0.0
-
-
-def count_unknown(tokenizer: Tokenizer, texts: Sequence[str], unknown: np.ndarray) -> tuple[int, int]:
-    """Number of the tokens of texts that are among the ids `unknown`, and of all tokens; special tokens apart."""
-    truncation = tokenizer.truncation
-    max_length = MAX_COUNTED if truncation is None else truncation["max_length"]
+    max_length = tokenizer.truncation["max_length"] if tokenizer.truncation else MAX_COUNTED
     chunks = encode_chunks(tokenizer, texts, max_length, special=False)
     ids = np.fromiter((token for chunk in chunks for encoding in chunk for token in encoding.ids), np.int64)
-    return int(np.isin(ids, unknown).sum()), len(ids)
+    return float(np.isin(ids, unknown_ids(tokenizer)).mean()) if len(ids) else 0.0
 
 
 def unknown_ids(tokenizer: Tokenizer) -> np.ndarray:

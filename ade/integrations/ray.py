@@ -193,7 +193,7 @@ def _tables_of(paths: dict[str, np.ndarray], format: Format | None) -> "Iterator
     for path in paths["item"]:
         schema = None
         with records(str(path), format) as rows:
-            for _, chunk in rows.chunks(BATCH_ROWS):
+            for chunk in rows.chunks(BATCH_ROWS):
                 table = pa.Table.from_pylist(chunk, schema)
                 schema = table.schema
                 yield table

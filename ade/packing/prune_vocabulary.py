@@ -78,7 +78,7 @@ def without_truncation(tokenizer: Tokenizer) -> tuple[Json, Tokenizer]:
 def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[np.ndarray]:
     """Token ids of each text."""
     for start in range(0, len(texts), CHUNK):
-        for encoding in encode_batch(tokenizer, list(texts[start : start + CHUNK]), start):
+        for encoding in encode_batch(tokenizer, list(texts[start : start + CHUNK])):
             yield np.array(encoding.ids, dtype=np.int32)
 
 

@@ -137,7 +137,7 @@ class TagTask:
     def __init__(self, start: Saved, data: TaggedDataset, dev: TaggedDataset, max_tokens: int, report: Report) -> None:
         self.dev = dev
         self.labels: Tensor | Ragged
-        self.texts, self.labels = encode_tagged(start.tokenizer, data, max_tokens, report)
+        self.texts, self.labels = encode_tagged(start.tokenizer, data, max_tokens)
         self.dev_texts, self.dev_words = encode_sentences(start.tokenizer, dev.sentences, max_tokens)
 
     def validate(self, model: TorchModel) -> dict[str, Any]:

@@ -189,8 +189,8 @@ def test_a_chunk_ends_where_nothing_more_has_arrived():
         stream = LineStream(source)
         found = Records("a", ("text",), stream, stream=stream).chunks(3)
         os.write(write, b"1\n2\n3\n4\n5")
-        assert next(found) == (0, ["1\n", "2\n", "3\n"])
-        assert next(found) == (3, ["4\n"])
+        assert next(found) == ["1\n", "2\n", "3\n"]
+        assert next(found) == ["4\n"]
         os.close(write)
-        assert list(found) == [(4, ["5"])]
-    assert list(Records("a", ("text",), iter(range(5))).chunks(2)) == [(0, [0, 1]), (2, [2, 3]), (4, [4])]
+        assert list(found) == [["5"]]
+    assert list(Records("a", ("text",), iter(range(5))).chunks(2)) == [[0, 1], [2, 3], [4]]
