@@ -1,16 +1,16 @@
 """The output folder of a training run: a checkpoint while it runs, the finished model after that.
 
-During a run the folder holds `run.json` (settings and hashes that identify the run), `checkpoint.safetensors`
-(progress, state after a step and the best weights so far, replaced atomically), and in a second phase what that starts
-from. When the run is done, they are replaced by the model's own files and `training.json`.
+During a run everything is in the folder `checkpoint`: `run.json` (settings and hashes that identify the run),
+`state.safetensors` (progress, state after a step and the best weights so far, replaced atomically), and the folder
+`second`, which a second phase starts from and where it has its own state. When the run is done, it makes way for the
+model's own files and `training.json`.
 """
 
 import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -27,11 +27,8 @@ from ade.settings import TrainingSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-RUN, CHECKPOINT, DONE = "run.json", "checkpoint.safetensors", "training.json"
-PHASE, FINISHED = "phase", "finished"  # folders: what the second phase starts from, and the finished model's draft
-PROGRESS = "progress.json"  # of the first phase, in the folder of the second
-# Temporary files of a process that was killed, those of safetensors among them.
-LEFTOVER = re.compile(r"\.(run|checkpoint)\.\w+\.\d+|finished|\.(finished|phase)[-.].*|\.tmp\w{6}")
+CHECKPOINT, DONE = "checkpoint", "training.json"  # in the folder of a run, while it goes on and when it is done
+RUN, STATE, SECOND, FINISHED = "run.json", "state.safetensors", "second", "finished"  # in the folder `checkpoint`
 SHAPE = ("attend", "sat", "layers", "positions", "pooling", "heads", "max_tokens", "layer_bits")
 RESULTS = ("dev", "estimate", "lexicon", "kept")  # of a model's metadata, in `training.json`, too
 Existing = Literal["refuse", "resume", "overwrite"]
@@ -65,43 +62,55 @@ def claimed(out: str | Path | None, existing: Existing) -> Iterator[None]:
 
 
 def _check(folder: Path, existing: Existing) -> None:
-    markers = {RUN, CHECKPOINT, DONE}
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if all(name in (PHASE, LOCK) or LEFTOVER.fullmatch(name) for name in names):
-        markers = names  # only working files: a run was killed early
-    if existing == "refuse" and names & {RUN, CHECKPOINT} and DONE not in names:
+    if existing == "refuse" and (folder / CHECKPOINT).exists() and not (folder / DONE).exists():
         raise InputError(f"{folder}: holds an interrupted run; use --resume to continue it, or pass --overwrite")
-    check_free(folder, markers, existing != "refuse", "--resume or --overwrite")
+    check_free(folder, {CHECKPOINT, DONE}, existing != "refuse", "--resume or --overwrite")
 
 
 class RunFolder:
     """The folder of one run, which the caller has claimed; `identity` tells the run from others."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], existing: Existing) -> None:
-        """Remove an earlier run if overwriting, remove leftovers, and write or check `run.json`."""
-        self.folder = folder
+        """Remove an earlier run if overwriting, and what a killed one left; write or check `run.json`."""
+        self.folder, self.work = folder, folder / CHECKPOINT
         self.identity = json.loads(json.dumps(identity))
-        for path in self.folder.iterdir():
-            if path.name != LOCK and (existing == "overwrite" or LEFTOVER.fullmatch(path.name)):
-                _remove(path)
+        if existing == "overwrite":
+            _remove(self.work)
+            self.work.mkdir()  # before anything else goes: a kill leaves a folder that is known to be ours
+            for path in folder.iterdir():
+                if path.name not in (LOCK, CHECKPOINT):
+                    _remove(path)
         if self.finished:
-            self._tidy()
-        elif (self.folder / RUN).exists() or (self.folder / CHECKPOINT).exists():
-            self._check_same(RUN)
-        else:
-            _write_json(self.folder / RUN, {"identity": self.identity})
+            _remove(self.work)
+            return
+        if not (self.work / RUN).exists():
+            _remove(self.work)
+            self.work.mkdir()
+            _write_json(self.work / RUN, {"identity": self.identity})
+        self._check_same(self.work / RUN)
+        for path in self.work.iterdir():
+            if path.name not in (RUN, STATE, SECOND):
+                _remove(path)
 
     @property
     def finished(self) -> bool:
         """Whether the folder holds this run, completed; another completed run is refused."""
         if not (self.folder / DONE).exists():
             return False
-        self._check_same(DONE)
+        self._check_same(self.folder / DONE)
         return True
+
+    def second_start(self, make: Callable[[], Saved]) -> Saved:
+        """Return what the second phase starts from, made unless that is done; its state is apart from the first's."""
+        if not (self.work / SECOND).exists():
+            make().save(self.work / SECOND)
+        start = Saved.read(self.work / SECOND)
+        self.work /= SECOND
+        return start
 
     def load(self) -> "tuple[dict[str, Any], dict[str, Tensor]] | None":
         """Progress and state of the last checkpoint; None if there is none."""
-        path = self.folder / CHECKPOINT
+        path = self.work / STATE
         if not path.exists():
             return None
         try:
@@ -116,46 +125,28 @@ class RunFolder:
         from safetensors.torch import save_file
 
         try:
-            with new_file(self.folder / CHECKPOINT) as draft:
+            with new_file(self.work / STATE) as draft:
                 save_file(state, draft, {"progress": json.dumps(progress)})
         except (OSError, InputError) as error:
             reason = f"cannot write the checkpoint ({error}); the last one is kept, continue with --resume"
             raise InputError(f"{self.folder}: {reason}") from None
 
-    def save_phase(self, start: Saved, progress: Mapping[str, Any]) -> None:
-        """Write what the second phase starts from, and the progress of the first, whose checkpoint is done with."""
-        with new_folder(self.folder / PHASE, {PROGRESS}, overwrite=True) as draft:
-            start.write(draft)
-            _write_json(draft / PROGRESS, progress)
-        _remove(self.folder / CHECKPOINT)
-
-    def load_phase(self) -> tuple[Saved, dict[str, Any]] | None:
-        """What the second phase starts from, and the progress of the first; None in the first phase."""
-        path = self.folder / PHASE
-        return (Saved.read(path), json.loads((path / PROGRESS).read_text("utf8"))) if path.exists() else None
-
     def finish(self, saved: Saved, steps: int = 0, validations: Sequence[Mapping[str, float]] = ()) -> None:
         """Replace the checkpoints by the finished model; `training.json`, with the result, is written last."""
         known = {name: value for name, value in saved.config.metadata.items() if name in RESULTS}
         result = {**known, "steps": steps, "validations": list(validations), "identity": self.identity}
-        with new_folder(self.folder / FINISHED, {DONE}, overwrite=True) as draft:
+        with new_folder(self.work / FINISHED, {DONE}, overwrite=True) as draft:
             saved.write(draft)
             _write_json(draft / DONE, result)
-        for path in sorted((self.folder / FINISHED).iterdir(), key=lambda path: path.name == DONE):
+        for path in sorted((self.work / FINISHED).iterdir(), key=lambda path: path.name == DONE):
             os.replace(path, self.folder / path.name)
-        self._tidy()
+        _remove(self.folder / CHECKPOINT)
 
-    def _tidy(self) -> None:
-        """Remove the working files of a finished run."""
-        for name in (FINISHED, CHECKPOINT, PHASE, RUN):
-            _remove(self.folder / name)
-
-    def _check_same(self, name: str) -> None:
-        """Refuse a folder whose file `name` identifies another run."""
-        path = self.folder / name
+    def _check_same(self, path: Path) -> None:
+        """Refuse a folder whose `run.json` or `training.json` identifies another run."""
         try:
             other = dict(json.loads(path.read_text("utf8"))["identity"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError):
             raise InputError(f"{path}: does not identify its run; start over with --overwrite") from None
         for key, value in self.identity.items():
             if other.get(key) != value:

@@ -66,8 +66,6 @@ def fit_model(
     check_labels(data)
     dev_from_training = dev is None
     if dev is None:
-        if isinstance(data, Dataset) and data.targets is not None:
-            raise InputError("rows with soft targets need a dev split that was split off before: give one")
         data, dev = validation_split(data, settings.seed)  # type: ignore[type-var]
         check_labels(data)  # the rows that are left may have one class
     if data.problem != dev.problem or type(data) is not type(dev):
@@ -106,28 +104,21 @@ def fit_task(
         folder = RunFolder(Path(out), identity_of(settings, start, task.fingerprint()), existing)
         if folder.finished:
             return Saved.read(out)
+
     if second is not None:
-        run = _second_phase(run, second, folder, report)
+
+        def trained_before() -> Saved:
+            run.train(folder, report, "rows")
+            return second.start(run.best_model(), report)
+
+        start = trained_before().rounded() if folder is None else folder.second_start(trained_before)
+        run = _Run(task, second.settings, start)
+
     run.train(folder, report)
     saved = task.finish(run.best_model(), run.settings, report)
     if folder is not None:
-        folder.finish(saved, run.progress.before + run.progress.step, run.progress.validations)
+        folder.finish(saved, run.progress.step, run.progress.validations)
     return saved
-
-
-def _second_phase(first: "_Run", second: SecondPhase, folder: RunFolder | None, report: Report) -> "_Run":
-    """Train the first phase of a run, unless that is done, and return the second."""
-    done = None if folder is None else folder.load_phase()
-    if done is None:
-        first.train(folder, report, "rows")
-        start, progress = second.start(first.best_model(), report).rounded(), asdict(first.progress)
-        if folder is not None:
-            folder.save_phase(start, progress)
-    else:
-        start, progress = done
-    run = _Run(first.task, second.settings, start)
-    run.progress = _Progress(before=progress["step"], validations=progress["validations"])
-    return run
 
 
 @dataclass
@@ -135,7 +126,6 @@ class _Progress:
     """The progress of a run, stored in its checkpoints."""
 
     step: int = 0  # steps done
-    before: int = 0  # steps of the first phase, in the second
     best: float = -math.inf  # best validation metric
     stale: int = 0  # validations since weights were kept
     validations: list[dict[str, float]] = field(default_factory=list)  # metrics of each, with its step
@@ -181,7 +171,7 @@ class _Run:
                 report(stage, progress.step, self.total, {**metrics, "rate": seen / (time.perf_counter() - began)})
             if validates:
                 metrics |= {f"dev_{self.task.metric}": self._validate(), "best": progress.best}
-                progress.validations.append({"step": progress.before + progress.step, **metrics})
+                progress.validations.append({"step": progress.step, **metrics})
                 if folder is not None:
                     folder.save(asdict(progress), self._state())
                 seen, began, losses = 0, time.perf_counter(), torch.zeros_like(losses)
@@ -234,9 +224,9 @@ class _Run:
 
     @torch.no_grad()
     def _restore(self, folder: RunFolder) -> None:
-        """Restore the last checkpoint of a folder, if there is one of this phase."""
+        """Restore the last checkpoint of a folder, if there is one."""
         loaded = folder.load()
-        if loaded is None or loaded[0]["before"] != self.progress.before:
+        if loaded is None:
             return
         self.progress, state = _Progress(**loaded[0]), loaded[1]
         for name, parameter in self.trained.items():

@@ -37,7 +37,6 @@ class LabelTeacher:
     def __init__(self, model: nn.Module, tokenizer: Tokenizer, order: np.ndarray, named: bool = True) -> None:
         """Class i of the dataset is class order[i] of the model; `named` says that they were matched by name."""
         self.model, self.tokenizer, self.order, self.named = model.eval(), tokenizer, order, named
-        self.cache: Path | None = cache_folder()
 
     @classmethod
     def load(cls, source: str | Path, names: Sequence[str], device: str = "auto") -> "LabelTeacher":
@@ -66,9 +65,7 @@ class LabelTeacher:
 
     def probabilities(self, texts: Sequence[str], report: Report = silent) -> np.ndarray:
         """Return class probabilities of the texts, (n, C), from the cache if they were computed before."""
-        if self.cache is None:
-            return self._predict(texts, report)
-        path = self.cache / f"{self._digest(texts)}.npy"
+        path = cache_folder() / f"{self._digest(texts)}.npy"
         with contextlib.suppress(OSError, ValueError, EOFError):  # none, or damaged
             cached = np.load(path)
             if cached.shape == (len(texts), len(self.order)):
@@ -76,7 +73,7 @@ class LabelTeacher:
 
         predicted = self._predict(texts, report).astype(np.float16)
         with contextlib.suppress(OSError):  # a run does not fail because the cache cannot be written
-            self.cache.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             with new_file(path) as draft, draft.open("wb") as file:
                 np.save(file, predicted)
         return predicted.astype(np.float32)  # rounded to float16 as the cached ones, so that runs are the same

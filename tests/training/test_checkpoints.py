@@ -1,9 +1,11 @@
 """The folder of a run: whatever a kill leaves in it, the run goes on bit for bit or starts over, one process only."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from safetensors import SafetensorError
 from ade.errors import InputError
 from ade.settings import STRONG
 from ade.trained_model import Classifier
-from ade.training.checkpoints import CHECKPOINT, DONE, RUN, RunFolder, claimed
+from ade.training import checkpoints
+from ade.training.checkpoints import CHECKPOINT, DONE, RUN, STATE, RunFolder, claimed
 from ade.training.loop import fit_model
 
 QUICK = replace(STRONG, steps=20, batch_size=16, learning_rate=5e-3, token_dropout=0.2, device="cpu")
@@ -68,7 +71,8 @@ def test_the_folder_of_a_finished_run(whole):
 @pytest.mark.parametrize("step", [1, 2, 9, 13, 20])
 def test_a_run_killed_at_a_checkpoint_ends_as_one_that_never_was(step, whole, codebook, topics, tmp_path, monkeypatch):
     killed_in(monkeypatch, codebook, topics, tmp_path / "cut", "save", step, after=True)
-    assert names_in(tmp_path / "cut") == {CHECKPOINT, RUN}
+    assert names_in(tmp_path / "cut") == {CHECKPOINT}
+    assert names_in(tmp_path / "cut" / CHECKPOINT) == {RUN, STATE}
     ends_as(whole, codebook, topics, tmp_path / "cut")
 
 
@@ -87,9 +91,9 @@ def test_a_run_killed_between_two_checkpoints_too(codebook, topics, tmp_path):
         ends_as(tmp_path / "whole", codebook, topics, tmp_path / "cut", settings)
 
 
-def ends_as(whole: Path, codebook, topics, cut: Path, settings=QUICK) -> None:
+def ends_as(whole: Path, codebook, topics, cut: Path, settings=QUICK, existing="resume") -> None:
     """Resume a run: the same bytes, the metrics of every validation among them."""
-    fit_model(codebook, topics, settings=settings, out=cut, existing="resume")
+    fit_model(codebook, topics, settings=settings, out=cut, existing=existing)
     assert names_in(cut) == set(FILES)
     for name in FILES:
         assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
@@ -100,47 +104,45 @@ def ends_as(whole: Path, codebook, topics, cut: Path, settings=QUICK) -> None:
 def test_a_kill_before_the_first_checkpoint(method, existing, whole, codebook, topics, tmp_path, monkeypatch):
     run = tmp_path / "run"
     killed_in(monkeypatch, codebook, topics, run, method)
-    assert names_in(run) == {RUN}
+    assert names_in(run / CHECKPOINT) == {RUN}
     with pytest.raises(InputError, match="holds an interrupted run; use --resume to continue it, or pass --overwrite"):
         fit_model(codebook, topics, settings=QUICK, out=run)
     fit_model(codebook, topics, settings=QUICK, out=run, existing=existing)
     assert (run / FILES[0]).read_bytes() == (whole / FILES[0]).read_bytes()
 
 
-@pytest.mark.parametrize("method", ["finish", "_tidy"])
-def test_a_kill_while_a_run_is_being_finished(method, whole, codebook, topics, tmp_path, monkeypatch):
+@pytest.mark.parametrize("moved", [0, 3, len(FILES)])
+def test_a_kill_while_a_run_is_being_finished(moved, whole, codebook, topics, tmp_path, monkeypatch):
     """What the run needed is still there, beside the model or without it: it goes when the run is resumed."""
-    killed_in(monkeypatch, codebook, topics, tmp_path / "cut", method)
-    assert {CHECKPOINT, RUN} <= names_in(tmp_path / "cut")
-    ends_as(whole, codebook, topics, tmp_path / "cut")
-    before = (tmp_path / "cut" / FILES[0]).stat().st_mtime_ns
-    ends_as(whole, codebook, topics, tmp_path / "cut")  # nothing is left to do
-    assert (tmp_path / "cut" / FILES[0]).stat().st_mtime_ns == before
+    cut, replaced = tmp_path / "cut", []
+
+    def stop_after(operation, source: Path, *target: Path) -> None:
+        if target[:1] == (cut / source.name,) or (source == cut / CHECKPOINT and replaced):
+            if len(replaced) == moved:
+                raise Stop
+            replaced.append(source)
+        operation(source, *target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.os, "replace", partial(stop_after, os.replace))
+        patch.setattr(checkpoints, "_remove", partial(stop_after, checkpoints._remove))
+        with pytest.raises(Stop):
+            fit_model(codebook, topics, settings=QUICK, out=cut)
+    assert {STATE, RUN} <= names_in(cut / CHECKPOINT)
+    ends_as(whole, codebook, topics, cut)
+    before = (cut / FILES[0]).stat().st_mtime_ns
+    ends_as(whole, codebook, topics, cut)  # nothing is left to do
+    assert (cut / FILES[0]).stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("existing", ["resume", "overwrite"])
-@pytest.mark.parametrize(
-    "left",
-    [
-        [".checkpoint.safetensors.1234"],
-        [".finished-a1b2c3/config.json", "phase/config.json"],
-        [".run.json.1234"],
-        [".tmpAhTAB0"],  # safetensors writes to such a file and renames it
-    ],
-)
-def test_what_a_killed_run_leaves_is_ours(left, existing, codebook, topics, tmp_path):
-    for name in left:
-        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "run" / name).write_text("half a file")
-    fit_model(codebook, topics, settings=replace(QUICK, steps=2), out=tmp_path / "run", existing=existing)
-    assert not [name for name in names_in(tmp_path / "run") if name not in FILES]
-
-
-def test_drafts_of_a_killed_run_do_no_harm(whole, codebook, topics, tmp_path, monkeypatch):
+def test_drafts_of_a_killed_run_do_no_harm(existing, whole, codebook, topics, tmp_path, monkeypatch):
+    """Of safetensors, too, which writes to such a file and renames it."""
     killed_in(monkeypatch, codebook, topics, tmp_path / "run", "save", 2, after=True)
-    for name in (".checkpoint.safetensors.4242", ".tmpAhTAB0"):
-        (tmp_path / "run" / name).write_text("half a file")
-    ends_as(whole, codebook, topics, tmp_path / "run")
+    for name in (".state.safetensors.4242", ".tmpAhTAB0", "finished/config.json"):
+        (tmp_path / "run" / CHECKPOINT / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "run" / CHECKPOINT / name).write_text("half a file")
+    ends_as(whole, codebook, topics, tmp_path / "run", existing=existing)
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(whole, codebook, topics, tmp_path, monkeypatch):
@@ -157,18 +159,17 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(whole, codebook, topics, tmp
         patch.setattr(safetensors.torch, "save_file", filling)
         with pytest.raises(InputError, match=r"No space left on device.*last one is kept"):
             fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    assert names_in(tmp_path / "run") == {RUN, CHECKPOINT}
+    assert names_in(tmp_path / "run" / CHECKPOINT) == {RUN, STATE}
     ends_as(whole, codebook, topics, tmp_path / "run")
 
 
-def test_what_looks_like_ours_beside_other_files_is_not(codebook, topics, tmp_path, monkeypatch):
-    for name in (".run.json.1234", "thesis.tex"):
-        (tmp_path / name).write_text("precious")
+def test_a_folder_of_something_else_is_left_alone(codebook, topics, tmp_path, monkeypatch):
+    (tmp_path / "thesis.tex").write_text("precious")
     monkeypatch.setattr("ade.training.tasks.tokenize", None)  # would fail if it were reached
     for existing in ("refuse", "overwrite"):
         with pytest.raises(InputError, match="something else"):
             fit_model(codebook, topics, settings=QUICK, out=tmp_path, existing=existing)
-    assert names_in(tmp_path) == {".run.json.1234", "thesis.tex"}
+    assert names_in(tmp_path) == {"thesis.tex"}
 
 
 def test_another_run_is_not_resumed_and_damage_is_one_clear_error(codebook, topics, tmp_path, monkeypatch):
@@ -178,8 +179,9 @@ def test_another_run_is_not_resumed_and_damage_is_one_clear_error(codebook, topi
         fit_model(codebook, topics, settings=replace(QUICK, learning_rate=1e-3), out=run, existing="resume")
     with pytest.raises(InputError, match=r"the run there had data = "):
         fit_model(codebook, replace(topics, texts=changed), settings=QUICK, out=run, existing="resume")
-    (run / CHECKPOINT).write_bytes((run / CHECKPOINT).read_bytes()[:200])
-    with pytest.raises(InputError, match=r"checkpoint\.safetensors: not a readable checkpoint"):
+    state = run / CHECKPOINT / STATE
+    state.write_bytes(state.read_bytes()[:200])
+    with pytest.raises(InputError, match=r"state\.safetensors: not a readable checkpoint"):
         fit_model(codebook, topics, settings=QUICK, out=run, existing="resume")
     fit_model(codebook, topics, settings=replace(QUICK, steps=5), out=run, existing="overwrite")
     with pytest.raises(InputError, match=r"had steps = 5, not 20"):

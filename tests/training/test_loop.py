@@ -12,7 +12,7 @@ from ade.evaluation import evaluate
 from ade.settings import STRONG, Architecture
 from ade.trained_model import Classifier
 from ade.training import loop, tasks
-from ade.training.checkpoints import CHECKPOINT, DONE
+from ade.training.checkpoints import CHECKPOINT, DONE, STATE
 from ade.training.loop import fit_model
 from ade.training.step import TrainStep
 
@@ -80,7 +80,7 @@ def test_weights_that_are_not_finite_stop_a_run_before_they_are_kept(codebook, t
     monkeypatch.setattr(TrainStep, "step", spoiled)
     with pytest.raises(InputError, match="diverged: by step 3 of 60"):
         fit_model(codebook, topics, settings=QUICK, out=tmp_path / "run")
-    assert not (tmp_path / "run" / CHECKPOINT).exists()
+    assert not (tmp_path / "run" / CHECKPOINT / STATE).exists()
 
 
 @pytest.mark.parametrize(
