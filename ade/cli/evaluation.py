@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ade.evaluation import AnyEvaluation, ClassMetrics, Evaluation, TagEvaluation
 
 MAX_CLASSES = 25  # labels whose metrics are printed
-MAX_MATRIX = 8  # labels of a confusion matrix that is printed
 
 
 def evaluate(
@@ -112,15 +111,7 @@ def _print_classes(to: Console, classes: "list[ClassMetrics]") -> None:
 
 
 def _print_confusion(to: Console, result: "Evaluation") -> None:
-    """Print the confusion matrix, if it fits, and the most frequent confusions."""
-    if len(result.names) <= MAX_MATRIX:
-        matrix = display.plain_table("true \\ predicted", *(one_line(name)[:10] for name in result.names))
-        for name, row in zip(result.names, result.confusion, strict=True):
-            matrix.add_row(one_line(name)[:16], *(f"{count:,}" for count in row))
-        if to.measure(matrix).maximum <= to.width:
-            to.print()
-            to.print(matrix)
-
+    """Print the most frequent confusions."""
     pairs = result.confused()
     if not pairs:
         return

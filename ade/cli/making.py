@@ -16,11 +16,8 @@ from ade.progress import shown
 from ade.settings import Architecture, CompressionSettings, DistillationSettings, TrainingSettings
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ade.compression.compress import CompressionReport
     from ade.folder import Saved
-    from ade.teachers import Teacher
 
 TRAINING = options.MoreSettings((TrainingSettings, Architecture), ("device", "epochs"))
 DISTILLATION = options.MoreSettings((DistillationSettings,), ("size", "device", "anchors", "pairs"))
@@ -165,11 +162,18 @@ def distill(
     settings = DistillationSettings(
         anchors=anchors, pairs=pairs, size=size or "", device=device, **DISTILLATION.parse(more)
     )
+    from ade.distillation import count_tokens
     from ade.distillation import distill as distil
     from ade.files import MARKER, new_folder
+    from ade.packing.prune_vocabulary import pruned
+    from ade.teachers import load_teacher
 
     with new_folder(out, {MARKER}, overwrite) as draft, shown() as report:
-        loaded, counts = _load_teacher(teacher, prune_vocabulary, corpus)
+        loaded, counts = load_teacher(teacher), None
+        if prune_vocabulary is not None:
+            loaded = loaded.take(*pruned(loaded.tokenizer, texts_of(prune_vocabulary)))
+        if corpus is not None:
+            counts = count_tokens(loaded.tokenizer, texts_of(corpus), len(loaded.table))
         saved = distil(loaded, settings, counts, report)
         saved.write(draft)
 
@@ -178,40 +182,22 @@ def distill(
     display.show(result, as_json, lambda to: _print_codebook(to, result, saved))
 
 
-def _load_teacher(source: str, prune_vocabulary: Path | None, corpus: Path | None) -> "tuple[Teacher, Tensor | None]":
-    """The embedding table to distil, its vocabulary pruned if asked, and the token counts of the corpus if given."""
-    from ade.distillation import count_tokens
-    from ade.packing.prune_vocabulary import pruned
-    from ade.teachers import load_teacher
-
-    loaded = load_teacher(source)
-    if prune_vocabulary is not None:
-        loaded = loaded.take(*pruned(loaded.tokenizer, texts_of(prune_vocabulary)))
-    if corpus is None:
-        return loaded, None
-    return loaded, count_tokens(loaded.tokenizer, texts_of(corpus), len(loaded.table))
-
-
 def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> None:
     """Print how near a codebook is to its teacher, and its size."""
     from ade.codebook import codebook_of
-    from ade.packing.format import ANCHOR_BITS, WEIGHT_BITS
 
     book = codebook_of(saved.table)
     spread = f"5% {result['cosine_p5']:.3f}  95% {result['cosine_p95']:.3f}"
+    sizes = f"{display.size(result['teacher_bytes'])} -> {display.size(result['bytes'])}"
     rows = [
         ("codebook", result["codebook"]),
         ("teacher", f"{result['teacher']}  {book.vocabulary:,} x {book.dim}"),
         ("anchors", f"{result.get('anchors', len(book.anchors)):,}, {result['dead_anchors'] or 'none'} unused"),
         ("pairs", f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token"),
         ("cosine to the teacher", f"mean {result['cosine']:.4f}  {spread}"),
+        ("size", f"{sizes}, {result['ratio']:.1f}x smaller"),
     ]
-    if book.packing is not None:
-        index_bits = max(1, (book.packing.shared - 1).bit_length())
-        rows.append(("bits", f"{index_bits} an index, {WEIGHT_BITS} a weight, {ANCHOR_BITS} a number of an anchor"))
-        rows.append(("tokens with own rows", f"{result['own_8']:,} in 8 bits, {result['own_4']:,} in 4"))
-    sizes = f"{display.size(result['teacher_bytes'])} -> {display.size(result['bytes'])}"
-    display.print_facts(to, [*rows, ("size", f"{sizes}, {result['ratio']:.1f}x smaller")])
+    display.print_facts(to, rows)
 
 
 def compress(
@@ -243,7 +229,7 @@ def compress(
 
 def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:
     sizes = display.plain_table(str(out), "before", "after", "")
-    for name, pair in (("table", result.table), ("weights", result.weights), ("folder", result.folder)):
+    for name, pair in (("table", result.table), ("folder", result.folder)):
         before, after = pair["before"], pair["after"]
         sizes.add_row(name, display.size(before), display.size(after), f"{before / after:.1f}x")
     to.print(sizes)

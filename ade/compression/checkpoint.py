@@ -20,8 +20,7 @@ from ade.progress import quiet
 
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "README.md", "LICENSE*", "*/config.json"]
 MODULES, GENERATION = "modules.json", "generation_config.json"  # of sentence-transformers; of decoders
-PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
-WEIGHTS = PICKLES | {".safetensors", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".tflite"}
+WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".onnx", ".gguf", ".tflite"}
 OTHER_FOLDERS = {"onnx", "openvino", "coreml", ".git", ".cache"}
 TYPES = {"U8": torch.uint8, "I8": torch.int8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 Stored = dict[str, tuple[tuple[int, ...], torch.dtype | None]]  # shape and type of each tensor of a checkpoint

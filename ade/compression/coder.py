@@ -103,14 +103,13 @@ def encode_tables(
         part = settings.size * rows.table.numel() // total
         choices.append([_Plan(rows, stages, settings.seed, report) for stages in plans_of(rows.dim, part)])
 
-    best: tuple[float, float, tuple[_Plan, ...]] | None = None
-    for plans in product(*choices):
+    def error(plans: Sequence[_Plan]) -> float:
         price = _price(plans, settings.size)
-        error = sum(plan.error(price) for plan in plans)
-        if best is None or error < best[0]:
-            best = error, price, plans
-    assert best is not None
-    return [_encode(plan, best[1], settings.seed, report) for plan in best[2]]
+        return sum(plan.error(price) for plan in plans)
+
+    best = min(product(*choices), key=error)
+    price = _price(best, settings.size)
+    return [_encode(plan, price, settings.seed, report) for plan in best]
 
 
 class _Rows:

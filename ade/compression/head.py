@@ -13,7 +13,6 @@ from ade.coded_layer import PackedTable
 from ade.errors import InputError
 
 NO_WEIGHT = "a packed table has no `weight`, and cannot be resized: change the original model, then compress it again"
-OFFLOADED = "a packed table cannot be offloaded: load the model without offload_buffers"
 
 
 class PackedModule(nn.Module):
@@ -38,8 +37,6 @@ class PackedModule(nn.Module):
     @property
     def table_device(self) -> torch.device:
         """Where the table is, which need not be where this module's inputs are."""
-        if self.packed.mean.is_meta:
-            raise InputError(OFFLOADED)
         return self.packed.mean.device
 
     @property

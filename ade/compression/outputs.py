@@ -11,18 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ade.compression.head import scale_of
-from ade.data.tokens import sorted_batches
 from ade.progress import Report, silent
 
 DECODERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-BATCH = 16  # texts
+BATCH = 16  # texts whose gradients are computed together
 MAX_TOKENS = 128  # of a text whose loss is measured
 METRIC_TOKENS = 64  # of a text that shows which directions matter
 NOISE = 0.3  # of the root mean square of a table
 NOISE_ROWS = 8192  # that this is computed from
 LEAST = 0.01  # of the cost of the table whose noise costs the most: what is counted for any other
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]  # module, inputs, output
-SCORED = {"cpu": 128, "cuda": 4096}  # tokens of a decoder whose logits are computed per batch
 
 
 def is_decoder(model: Any) -> bool:
@@ -87,23 +85,29 @@ def distance(states: Tensor, target: Tensor, mask: Tensor) -> Tensor:
 def outputs_of(
     model: Any, tokenizer: Any, texts: Mapping[str, Sequence[str]], report: Report = silent
 ) -> dict[str, Tensor]:
-    """Return for each file or language what is compared: log-likelihoods of tokens, or mean hidden states."""
-    outputs, device = {}, next(model.parameters()).device
+    """Return for each file what is compared: log-likelihoods of tokens (n,), or mean hidden states (texts, d)."""
+    outputs = {}
     total, done = sum(len(some) for some in texts.values()), 0
     for name, some in texts.items():
         parts = []
-        for start in range(0, len(some), BATCH):
-            rows = [ids[:MAX_TOKENS] or [0] for ids in token_ids(tokenizer, some[start : start + BATCH])]
-            batch = padded(rows, device)
-            parts.append(_likelihoods(model, *batch) if is_decoder(model) else mean_states(body_of(model), *batch))
-            done += len(rows)
+        for ids in token_ids(tokenizer, some):
+            row, mask = padded([ids[:MAX_TOKENS] or [0]], model.device)
+            parts.append(_likelihoods(model, row) if is_decoder(model) else mean_states(body_of(model), row, mask))
+            done += 1
             report("measure", done, total, {})
         outputs[name] = torch.cat(parts).cpu()
     return outputs
 
 
+def _likelihoods(model: Any, ids: Tensor) -> Tensor:
+    """Return the log-likelihoods of all tokens (1, T) but the first: (T - 1,)."""
+    scores = model(input_ids=ids).logits[0, :-1].float().log_softmax(1)  # (T - 1, V)
+    likelihoods: Tensor = scores.gather(1, ids[0, 1:, None])[:, 0]
+    return likelihoods
+
+
 def losses(model: Any, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the loss of each file or language in percent: what `measure_of` says."""
+    """Return the loss of each file in percent: what `measure_of` says."""
     if is_decoder(model):
         return {name: 100 * math.expm1(float(before[name].mean() - after[name].mean())) for name in before}
     return {name: 100 * float(1 - F.cosine_similarity(before[name], after[name]).mean()) for name in before}
@@ -112,20 +116,6 @@ def losses(model: Any, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 def measure_of(model: Any) -> str:
     """The name of what `losses` returns."""
     return "perplexity, increase" if is_decoder(model) else "1 - cosine of the mean hidden state"
-
-
-def _likelihoods(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
-    """Log-likelihoods of all tokens but the first of each text: (n,)."""
-    lengths = mask.sum(1).cpu().numpy()
-    likelihoods = [torch.empty(0)] * len(lengths)
-    for rows in sorted_batches(lengths, SCORED.get(ids.device.type, 128)):
-        width = lengths[rows].max()
-        tokens, real = ids[rows, :width], mask[rows, :width]
-        scores = model(input_ids=tokens, attention_mask=real.long()).logits[:, :-1].float().log_softmax(2)
-        of_tokens = scores.gather(2, tokens[:, 1:, None])[..., 0]  # (B, T - 1)
-        for row, own in zip(rows, of_tokens, strict=True):
-            likelihoods[row] = own[: lengths[row] - 1]
-    return torch.cat(likelihoods)
 
 
 @torch.no_grad()

@@ -23,26 +23,19 @@ def reviews(tmp_path, monkeypatch):
 
 
 def test_one_command(ade, reviews, teacher_folder, tmp_path):
-    words = ("train", reviews, "--teacher", teacher_folder, *QUICK)
+    words = ("train", reviews, "--teacher", teacher_folder, *QUICK, "--size", "20kB")
     status, out, errors = ade(*words, "--out", tmp_path / "a", "--json")
     assert status == 0
+    assert nbytes_of(tmp_path / "a") <= 20_000
     assert json.loads(out)["steps"] == 60
     assert errors == f"ade: {reviews}: texts of the column 'review', labels of 'sentiment'\n"
     assert len(list((tmp_path / "cache" / "codebooks").iterdir())) == 1
 
     status, out, errors = ade("evaluate", tmp_path / "a", reviews, "--json")
-    assert json.loads(out)["accuracy"] > 0.8
+    assert json.loads(out)["accuracy"] > 0.6
     assert "column 'review'" in errors
     columns = ("--label-column", "sentiment", "--text-column", "review")
     assert ade("evaluate", tmp_path / "a", reviews, *columns, "--json")[1] == out
-
-
-def test_a_size(ade, reviews, teacher_folder, tmp_path):
-    words = ("train", reviews, "--teacher", teacher_folder, *QUICK, "--size")
-    assert ade(*words, "20kB", "--out", tmp_path / "m")[0] == 0
-    assert nbytes_of(tmp_path / "m") <= 20_000
-    status, _, errors = ade(*words, "2kB", "--out", tmp_path / "n")
-    assert (status, "too few" in errors) == (2, True)
 
 
 def test_remarks_come_before_training(ade, book, tmp_path):
@@ -127,11 +120,3 @@ def test_epochs_are_as_many_as_are_asked_for(preset, ade, book, topic_folder, tm
     status, out, errors = ade(*words, "--epochs", 8, "--out", tmp_path / "taught", "--distill-from", tmp_path / "9")
     assert status == 0, errors
     assert json.loads(out)["steps"] == steps[8]
-
-
-def test_no_sat_and_paper_preset(ade, book, topic_folder, tmp_path):
-    words = ("train", "--from", book, topic_folder, "--set", "steps=5", "--json", "--device", "cpu")
-    assert ade(*words, "--out", tmp_path / "a", "--set", "sat=false")[0] == 0
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["sat"] is False
-    assert ade(*words, "--out", tmp_path / "b", "--preset", "paper")[0] == 0
-    assert json.loads((tmp_path / "b" / "training.json").read_text())["identity"]["learning_rate"] == 2e-5

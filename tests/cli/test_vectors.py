@@ -125,15 +125,6 @@ def test_labels_need_no_rows(ade, tmp_path):
     assert ade("train", tmp_path / "rows.csv", "--out", tmp_path / "model")[0] == 0
 
 
-def test_ctrl_c_says_how_to_continue(ade, lines, tmp_path, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ade.encoders.distil.distill_encoder", interrupted)
-    status, out, error = ade("distill-encoder", "--corpus", lines, "--out", tmp_path / "e")
-    assert (status, out, error) == (130, "", "ade: interrupted; use --resume to continue\n")
-
-
 def test_other_verbs_say_what_to_do_instead(ade, folder, trained, lines, topic_folder, teacher_folder, tmp_path):
     data, out, instead = topic_folder / "train.csv", tmp_path / "out", "'ade train --from' trains a classifier on it"
     (tmp_path / "empty").mkdir()

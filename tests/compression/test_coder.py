@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ade.compression.coder import CoderSettings, SourceTable, assign, encode_table, encode_tables, kmeans, plans_of
+from ade.compression.coder import CoderSettings, SourceTable, assign, encode_table, encode_tables, plans_of
 from ade.errors import InputError
 
 ROWS, DIM = 1500, 48
@@ -34,9 +34,6 @@ def test_the_size_is_kept_and_more_bytes_err_less(table: torch.Tensor) -> None:
         assert stored > size / 2  # and spent, but for books that would not pay
         errors.append(float((packed(torch.arange(ROWS)) - table).square().sum()))
     assert errors[0] > errors[1] > errors[2]
-
-
-def test_too_few_bytes_are_refused(table: torch.Tensor) -> None:
     with pytest.raises(InputError, match="too few for a table of 1,500 x 48"):
         encode_table(table, torch.ones(ROWS), [], CoderSettings(1000))
 
@@ -64,20 +61,6 @@ def test_a_metric_moves_the_error_to_directions_that_matter_less(table: torch.Te
         for given in (None, metric)
     )
     assert moved[:, 3].square().mean() < plain[:, 3].square().mean() / 2
-
-
-def test_directions_that_rows_share_are_used(table: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Books for the numbers as they are, as product quantization has them, err more with the same codes."""
-    monkeypatch.setattr("ade.compression.coder.BOOK_SHARE", 10.0)  # a book for every piece, as there
-    packed = encode_table(table, torch.ones(ROWS), [], CoderSettings(29_800))
-    assert len(packed.shape.stages) == 1
-    width, plain = packed.shape.stages[0].width, torch.empty_like(table)
-    for start in range(0, DIM, width):
-        part = table[:, start : start + width].contiguous()
-        book = kmeans(part, torch.ones(ROWS), 0)
-        plain[:, start : start + width] = book[assign(part, book)]
-    found = packed(torch.arange(ROWS))
-    assert (found - table).square().sum() < 0.9 * (plain - table).square().sum()
 
 
 def test_tables_share_a_size_at_one_price_a_byte(table: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ import transformers
 
 from ade.compression.checkpoint import load_model
 from ade.compression.outputs import NOISE, importance, input_metric, is_decoder, losses, outputs_of, token_ids
-from tests.compression.conftest import ROWS, SHAPE, WORDS, tiny_model
+from tests.compression.conftest import ROWS, SHAPE, tiny_model
 
 
 def test_an_error_that_the_first_norm_takes_away_counts_nothing() -> None:
@@ -55,15 +55,12 @@ def test_importance_is_what_noise_in_a_table_costs(kind, tmp_path, monkeypatch) 
         assert measured[name] == pytest.approx(moved / (deviation**2 * 16), rel=0.3)
 
 
-def test_likelihoods_do_not_depend_on_what_is_measured_together(decoder, monkeypatch):
+def test_likelihoods_are_those_that_transformers_computes(decoder):
     model, tokenizer = load_model(decoder)
-    some = [" ".join(WORDS[start : start + length]) for start, length in ((3, 1), (40, 30), (9, 4), (5, 12), (7, 2))]
-    together = outputs_of(model, tokenizer, {"some": some})["some"]
-    alone = torch.cat([outputs_of(model, tokenizer, {"one": [text]})["one"] for text in some])
-    assert torch.allclose(together, alone, atol=1e-5)
-    assert len(together) == sum(len(ids) - 1 for ids in token_ids(tokenizer, some))
-    monkeypatch.setattr("ade.compression.outputs.SCORED", {"cpu": 1})
-    assert torch.allclose(outputs_of(model, tokenizer, {"some": some})["some"], alone, atol=1e-5)
+    found = outputs_of(model, tokenizer, {"some": ["word3 word40 word9", "word5"]})["some"]
+    texts = [torch.tensor([ids]) for ids in token_ids(tokenizer, ["word3 word40 word9", "word5"])]
+    expected = [-model(ids, labels=ids).loss.item() for ids in texts]
+    assert [found[:3].mean().item(), found[3:].item()] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_decoder_reads_its_start_token_first(decoder, encoder):
