@@ -1,7 +1,5 @@
 """What computes a model's numbers: lookup tables, the method in plain numpy, torch, or Triton. Chosen here alone."""
 
-from collections.abc import Callable
-from functools import cached_property
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -12,10 +10,7 @@ from ade.codebook import Codebook
 from ade.configuration import TAGGER
 from ade.data.tokens import Ragged
 from ade.folder import Saved
-from ade.runtime.table_scores import TableScores
-from ade.runtime.tables import lookup_tables
-
-VECTOR_ROWS = 2048  # token types whose rows are kept for vectors: the rows are long
+from ade.runtime.table_scores import TableBackend
 
 
 class Backend(Protocol):
@@ -23,9 +18,6 @@ class Backend(Protocol):
 
     def scores(self, texts: Ragged) -> np.ndarray:
         """Return the score of every label for each text, the lexicon's added: (n, C)."""
-
-    def vectors(self, texts: Ragged) -> np.ndarray:
-        """Return the pooled vector of each text, which the head reads: (n, d)."""
 
     def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
         """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
@@ -42,36 +34,13 @@ def backend_for(saved: Saved, device: str = "cpu", threads: int = 0) -> Backend:
         from ade.devices import resolve_device
 
         device = str(resolve_device(device))
-    if device in ("cpu", "auto") and (over_tokens or not has_torch):
-        return TableBackend(saved, threads) if over_tokens else PlainBackend(saved)
+    if device in ("cpu", "auto") and over_tokens:
+        return TableBackend(saved, threads)
+    if device in ("cpu", "auto") and not has_torch:
+        return PlainBackend(saved)
     from ade.torch_backends import torch_backend
 
     return torch_backend(saved, device)
-
-
-class TableBackend:
-    """Exact lookup tables, on a CPU."""
-
-    def __init__(self, saved: Saved, threads: int = 0) -> None:
-        self.saved, self.threads = saved, threads
-        self.tables = TableScores(lookup_tables(saved), threads)
-
-    @cached_property
-    def _vector_tables(self) -> TableScores:
-        return TableScores(lookup_tables(self.saved, vectors=True), self.threads, VECTOR_ROWS)
-
-    def scores(self, texts: Ragged) -> np.ndarray:
-        """Return the score of every label for each text, the lexicon's added: (n, C)."""
-        scores = self.tables.pooled(texts.first(self.saved.config.max_tokens))
-        return scores if self.saved.lexicon is None else scores + self.saved.lexicon.added(texts)
-
-    def vectors(self, texts: Ragged) -> np.ndarray:
-        """Return the pooled vector of each text, which the head reads: (n, d)."""
-        return self._vector_tables.pooled(texts.first(self.saved.config.max_tokens))
-
-    def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
-        """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
-        return self.tables.by_token(texts.first(self.saved.config.max_tokens))
 
 
 class PlainBackend:
@@ -82,16 +51,8 @@ class PlainBackend:
 
     def scores(self, texts: Ragged) -> np.ndarray:
         """Return the score of every label for each text, the lexicon's added: (n, C)."""
-        scores = self._of_each(texts, self.model.scores, self.saved.config.outputs)
-        return scores if self.saved.lexicon is None else scores + self.saved.lexicon.added(texts)
-
-    def vectors(self, texts: Ragged) -> np.ndarray:
-        """Return the pooled vector of each text, which the head reads: (n, d)."""
-        return self._of_each(texts, self.model.pooled, self.saved.table.dim)
-
-    def _of_each(self, texts: Ragged, compute: Callable[[np.ndarray], np.ndarray], width: int) -> np.ndarray:
-        rows = [compute(ids) for ids in texts.first(self.saved.config.max_tokens)]
-        return np.array(rows, np.float32).reshape(-1, width)
+        rows = [self.model.scores(ids) for ids in texts]
+        return np.array(rows, np.float32).reshape(-1, self.saved.config.outputs)
 
     def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
         """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
@@ -111,14 +72,14 @@ class PlainBackend:
 
 
 def plain_model(saved: Saved) -> plain.Model:
-    """Return a model without its lexicon as `ade/plain.py` runs it."""
-    table: plain.Pairs | np.ndarray
-    if isinstance(saved.table, Codebook):
-        table = plain.Pairs(saved.table.anchors, saved.table.indices, saved.table.weights, saved.table.counts)
+    """Return a model as `ade/plain.py` runs it."""
+    config, table = saved.config, saved.table
+    if isinstance(table, Codebook):
+        pairs: plain.Pairs = table
     else:
-        table = saved.table.rows(np.arange(saved.table.vocabulary))
-    config = saved.config
+        tokens, ones = np.arange(table.vocabulary), np.ones(table.vocabulary, np.int32)
+        pairs = plain.Pairs(table.rows(tokens), tokens, ones, ones)
     return plain.Model(
-        table, saved.layers, config.heads, config.attend, config.positions, config.position_scale, config.pooling,
-        config.mean, config.deviation,
+        pairs, saved.layers, config.heads, config.attend, config.positions, config.position_scale, config.pooling,
+        config.max_tokens, config.mean, config.deviation, saved.lexicon,
     )  # fmt: skip

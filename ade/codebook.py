@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ade import plain
 from ade.errors import InputError
 from ade.packing.format import PackedSizes, Packing, Pairs, check_arrays, check_finite, pack, unpack
 
@@ -25,13 +26,9 @@ Stored = tuple[dict[str, Any], dict[str, np.ndarray]]  # sizes, ready for JSON, 
 
 
 @dataclass(frozen=True, eq=False)
-class Codebook:
-    """Anchors A, and for token i the pairs (I_i, beta_i) with k_i = counts[i] >= 1."""
+class Codebook(plain.Pairs):
+    """Anchors A, and for token i the pairs (I_i, beta_i) with k_i = counts[i] >= 1; float32 and int32."""
 
-    anchors: np.ndarray  # (K, d) float32
-    indices: np.ndarray  # (P,) int32: which anchor
-    weights: np.ndarray  # (P,) float32: how much of it
-    counts: np.ndarray  # (N,) int32: k_i
     packing: Packing | None = None  # in how many bits it is stored; None for full precision
 
     def __post_init__(self) -> None:
@@ -75,11 +72,6 @@ class Codebook:
     def paper_nbytes(self) -> int:
         """Bytes as the paper counts them: float32 anchors, an int32 index and a float32 weight for each pair."""
         return int(4 * self.anchors.size + 8 * len(self.indices))
-
-    def pairs_of(self, token: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the anchor indices and weights of one token: each (k,)."""
-        own = slice(self.starts[token], self.starts[token] + self.counts[token])
-        return self.indices[own], self.weights[own]
 
     def padded(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return anchors and weights of tokens (n,), padded with weight 0, and a mask of the real ones: each (n, k)."""

@@ -86,12 +86,6 @@ class Evaluation(Metrics):
         largest = wrong[np.argsort(-wrong[:, 2], kind="stable")[:most]].tolist()
         return [Confusion(self.names[i], self.names[j], times, self.classes[i].n) for i, j, times in largest]
 
-    def _repr_html_(self) -> str:
-        """Metrics and confusion matrix, as notebooks show them."""
-        from ade.evaluation_report import summary
-
-        return summary(self)
-
 
 @dataclass(frozen=True)
 class MultiLabelEvaluation(Metrics):

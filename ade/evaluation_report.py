@@ -73,12 +73,6 @@ def report_page(title: str, result: "Evaluation", texts: Sequence[str], truth: n
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
-def summary(result: "Evaluation") -> str:
-    """The metrics and the confusion matrix alone, for notebooks."""
-    row = (f"{result.n:,}", *map(_percent, (result.accuracy, result.macro_f1, result.precision, result.recall)))
-    return _table(("texts", "accuracy", "macro F1", "precision", "recall"), [row]) + _confusion(result)
-
-
 def calibration(right: np.ndarray, probability: np.ndarray) -> list[Bin]:
     """Group predictions into bins of equal width by their probability (n,); bins without texts are left out."""
     numbers = np.minimum((probability * BINS).astype(np.int64), BINS - 1)

@@ -12,11 +12,9 @@ of a token includes what it took from others by attention. Imports only numpy.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Encoding
 
 from ade.configuration import Config
 from ade.data.problems import REGRESSION, Label
@@ -26,23 +24,15 @@ from ade.errors import InputError
 from ade.folder import Saved
 from ade.lexicon import Lexicon
 
-STRONGEST = 8  # n-grams listed where not all are
 DECIMALS = 7  # of numbers in JSON
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """The tokens of one text: ids, spellings, and start and end of each in the text."""
 
     ids: np.ndarray  # (L,)
     spellings: Sequence[str]
     spans: Sequence[tuple[int, int]]
-
-    @classmethod
-    def of(cls, encoding: Encoding) -> "Tokens":
-        """Return the tokens that the tokenizer found; of a text without any, the single token 0."""
-        ids = np.array(encoding.ids or [0], np.int32)
-        return cls(ids, encoding.tokens or [""], encoding.offsets or [(0, 0)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,33 +55,20 @@ class Word:
 
 @dataclass(frozen=True, eq=False)
 class Ngram:
-    """An entry of the lexicon that occurs in a text: a token, or two tokens next to each other."""
+    """An entry of the lexicon in a text: a token, or two tokens next to each other. It counts once."""
 
     text: str
-    spans: tuple[tuple[int, int], ...]  # start and end of every occurrence; it counts once
+    spans: tuple[tuple[int, int], ...]  # start and end of every occurrence
     contributions: np.ndarray  # (C,)
-
-
-@dataclass(frozen=True)
-class Contributions:
-    """What the parts of a text add to the score of one label.
-
-    `words`, `ngrams`, `bias` and `lexicon_bias` add up to `score`. So do `totals`, `bias` and `lexicon_bias`: there the
-    contribution of an n-gram is divided among its words.
-    """
-
-    label: Label
-    score: float
-    words: tuple[float, ...]  # in the order of `Explanation.words`
-    ngrams: tuple[float, ...]  # in the order of `Explanation.ngrams`
-    totals: tuple[float, ...]  # in the order of `Explanation.words`
-    bias: float
-    lexicon_bias: float
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A prediction taken apart: the contribution of every word and n-gram of a text to the score of every label."""
+    """A prediction taken apart: the contribution of every word and n-gram of a text to the score of every label.
+
+    What words add by pooling, the n-grams and both biases add up to the scores. So do the words' totals and the biases:
+    there the contribution of an n-gram is divided among its words.
+    """
 
     text: str
     config: Config
@@ -129,25 +106,18 @@ class Explanation:
         values = probabilities_of(self.scores[None], self.config.problem)[0].tolist()
         return dict(zip(self.names, values, strict=True))
 
-    def contributions(self, label: Label | None = None) -> Contributions:
-        """Return what every part of the text adds to the score of a label, by default of the most probable one."""
-        if label is not None and label not in self.names:
+    def index(self, label: Label | None = None) -> int:
+        """Return the place of a label in all arrays of C numbers, by default that of the most probable one."""
+        if label is None:
+            return int(self.scores.argmax())
+        if label not in self.names:
             raise InputError(f"no label '{label}'; the labels are {', '.join(map(str, self.names))[:200]}")
-        i = int(self.scores.argmax()) if label is None else self.names.index(label)
-        return Contributions(
-            label=self.names[i],
-            score=float(self.scores[i]),
-            words=tuple(float(word.pooled[i]) for word in self.words),
-            ngrams=tuple(float(ngram.contributions[i]) for ngram in self.ngrams),
-            totals=tuple(float(word.total[i]) for word in self.words),
-            bias=float(self.bias[i]),
-            lexicon_bias=float(self.lexicon_bias[i]),
-        )
+        return self.names.index(label)
 
-    def strongest_ngrams(self, label: Label | None = None, count: int = STRONGEST) -> list[tuple[Ngram, float]]:
-        """Return the n-grams that add most to the score of a label, or take most from it, and how much."""
-        pairs = zip(self.ngrams, self.contributions(label).ngrams, strict=True)
-        return sorted(pairs, key=lambda each: -abs(each[1]))[:count]
+    def totals(self, label: Label | None = None) -> list[float]:
+        """Return what each word adds to the score of a label, by default of the most probable one."""
+        i = self.index(label)
+        return [float(word.total[i]) for word in self.words]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; lists of numbers have one per label, in the order of `labels`."""
@@ -162,30 +132,6 @@ class Explanation:
             "words": [_plain(vars(word)) for word in self.words],
             "ngrams": [_plain(vars(ngram)) for ngram in self.ngrams],
         }
-
-    def _repr_html_(self) -> str:
-        """The text as notebooks show it: what adds to the score of the most probable label is green, what takes red."""
-        parts = self.contributions()
-        most = max(map(abs, parts.totals), default=0.0) or 1.0
-        pieces, end = [], 0
-        for word, total in zip(self.words, parts.totals, strict=True):
-            colour = "30,140,70" if total > 0 else "200,50,40"
-            style = f"background:rgba({colour},{0.75 * abs(total) / most:.2f})"
-            shown = escape(self.text[word.start : word.end])
-            pieces += [
-                escape(self.text[end : word.start]),
-                f'<span style="{style}" title="{total:+.3f}">{shown}</span>',
-            ]
-            end = max(end, word.end)
-        score = f"<p>{escape(str(parts.label))}: score {parts.score:.3f}</p>"
-        return f'{score}<p style="white-space:pre-wrap">{"".join(pieces)}{escape(self.text[end:])}</p>'
-
-    def _index(self, label: Label | None) -> int:
-        if label is None:
-            return int(self.scores.argmax())
-        if label not in self.names:
-            raise InputError(f"no label '{label}'; the labels are {', '.join(map(str, self.names))[:200]}")
-        return self.names.index(label)
 
 
 def _plain(value: Any) -> Any:

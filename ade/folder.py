@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from ade.codebook import Codebook, Stored, Table, read_table, rounded
-from ade.configuration import CODEBOOK, Config, check_kind, config_from_json
+from ade.configuration import CODEBOOK, ENCODER, Config, check_kind, config_from_json
 from ade.errors import InputError, first_line
 from ade.files import MARKER, model_folder, new_file, new_folder, reading_model
 from ade.lexicon import Lexicon, read_lexicon
@@ -211,6 +211,16 @@ def new_model(saved: Saved, config: Config, seed: int = 0) -> Saved:
         and (of_head[0] == of_head[1] or not name.startswith("head."))
     }
     return Saved(config, saved.tokenizer, saved.table, fresh | kept)
+
+
+def encoder_of(saved: Saved) -> Saved:
+    """Return an encoder as it is; of a classifier, what gives its pooled vectors: the identity is its head."""
+    if saved.config.kind == ENCODER:
+        return saved
+    dim = saved.table.dim
+    config = replace(saved.config, kind=ENCODER, output_size=dim, labels=(), problem=None, mean=0.0, deviation=1.0)
+    head = {"head.weight": np.eye(dim, dtype=np.float32), "head.bias": np.zeros(dim, np.float32)}
+    return replace(saved, config=config, layers={**saved.layers, **head}, lexicon=None)
 
 
 def stored_name(name: str) -> str:

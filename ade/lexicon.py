@@ -10,11 +10,11 @@ The scores s_f are stored in few bits, with a scale for each entry. `ade/fitting
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ade import plain
 from ade.codebook import Stored
 from ade.data.tokens import Ragged
 from ade.errors import InputError
@@ -68,15 +68,8 @@ def frequent_keys(texts: Ragged, vocabulary: int, limit: int) -> tuple[np.ndarra
     return keys, counts
 
 
-@dataclass(frozen=True, eq=False)
-class Lexicon:
-    """Entries with their scores of C labels."""
-
-    vocabulary: int  # N, the number of tokens
-    keys: np.ndarray  # (n,) int64, ascending
-    idf: np.ndarray  # (n,) float32
-    scores: np.ndarray  # (n, C) float32
-    bias: np.ndarray  # (C,) float32
+class Lexicon(plain.Lexicon):
+    """n entries with their scores of C labels; all in float32, keys in int64."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -159,6 +152,11 @@ def read_lexicon(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> 
     for name, array in (("idf", idf), ("scales", arrays["scales"]), ("unit", arrays["unit"]), ("bias", bias)):
         check_finite(f"{name} of the lexicon", array)
     return Lexicon(vocabulary, keys, idf, scores, bias)
+
+
+def add_lexicon(scores: np.ndarray, lexicon: Lexicon | None, texts: Ragged) -> np.ndarray:
+    """Return the scores (n, C) of texts with what a lexicon adds to them; in torch `LexiconLayer` adds it."""
+    return scores if lexicon is None else scores + lexicon.added(texts)
 
 
 def entries_within(most_bytes: int, entries: int, vocabulary: int, labels: int) -> int:

@@ -17,7 +17,7 @@ Array = np.ndarray
 Weights = Mapping[str, Array]  # of the layers, by name: `sat.output.weight` (outputs, inputs), `sat.output.bias`, ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pairs:
     """The codebook: K shared anchors, and for each token a few (index, weight) pairs. Section Vocabulary Projection."""
 
@@ -38,28 +38,29 @@ class Pairs:
         return beta @ self.anchors[index]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lexicon:
     """Scores of tokens and of pairs of neighbouring tokens, added to the model's own. Not in the paper."""
 
     vocabulary: int  # N, the number of tokens
-    keys: Array  # (n,): a token's id, or N (first + 1) + second of two neighbours
+    keys: Array  # (n,), ascending: a token's id, or N (first + 1) + second of two neighbours
     idf: Array  # (n,): inverse document frequency
-    scores: Array  # (n, C)
+    scores: Array  # (n, C): the entry's idf times its weight for each label
     bias: Array  # (C,)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model: its settings, its table and the weights of its layers."""
+    """A trained model."""
 
-    table: Pairs | Array  # a codebook, or the rows (N, d) that a coded table stands for
+    table: Pairs  # of a table without shared anchors, one pair a token: its own row, 1
     weights: Weights
     heads: int
     attend: str = "tokens"  # or "anchors"
     positions: str = "grouped"  # or "each", "none"
     position_scale: float = 1.0
     pooling: str = "attention"  # or "mean"
+    max_tokens: int = 512  # that attention reads; the lexicon reads the whole text
     mean: float = 0.0  # of the targets of a regression
     deviation: float = 1.0
     lexicon: Lexicon | None = None
@@ -71,7 +72,7 @@ class Model:
 
     def pooled(self, ids: Array) -> Array:
         """Return the vector of a text, which the head reads: (d,)."""
-        states, _ = self.states(ids)  # (T, d)
+        states, _ = self.states(ids[: self.max_tokens])  # (T, d)
         return self.pooling_weights(states) @ states
 
     def contributions(self, ids: Array) -> Array:
@@ -85,11 +86,6 @@ class Model:
         states, word = self.states(ids)
         means = np.stack([states[word == token].mean(0) for token in range(len(ids))])  # (L, d)
         return linear(means, "head", self.weights)
-
-    def vector(self, ids: Array) -> Array:
-        """Return the unit vector of a text: (C,), where C is the width of the vectors."""
-        scores = self.scores(ids)
-        return scores / np.linalg.norm(scores)
 
     def states(self, ids: Array) -> tuple[Array, Array]:
         """Return the contextual vector of each element (T, d), and the token it belongs to (T,)."""
@@ -105,13 +101,12 @@ class Model:
     def elements(self, ids: Array) -> tuple[Array, Array]:
         """Return the vectors that attention runs over, positions added (T, d), and the token of each (T,)."""
         if self.attend == "tokens":  # Algorithm 1: anchors are added up, then normalised
-            rows = self.table[ids] if isinstance(self.table, np.ndarray) else np.stack([self.table.row(i) for i in ids])
             word = np.arange(len(ids))
+            rows = np.stack([self.table.row(i) for i in ids])  # (L, d)
             return layer_norm(rows, "norm", self.weights) + self.position(word), word
 
         # Section SAT: the anchors of all tokens, one after the other. The anchor is normalised, then scaled:
         # LayerNorm of beta a would forget beta.
-        assert isinstance(self.table, Pairs)
         normed = layer_norm(self.table.anchors, "norm", self.weights)  # (K, d)
         pairs = [self.table.of(i) for i in ids]
         word = np.repeat(np.arange(len(ids)), [len(index) for index, _ in pairs])  # (T,): the paper's pos_indices
@@ -158,11 +153,13 @@ def further_layer(x: Array, name: str, weights: Weights, heads: int) -> Array:
 def lexicon_scores(lexicon: Lexicon, ids: Array) -> Array:
     """Return what a lexicon adds to the scores: the sum of the text's distinct entries over their length: (C,)."""
     bigrams = lexicon.vocabulary * (ids[:-1] + 1) + ids[1:]  # (L - 1,)
-    known = np.isin(lexicon.keys, np.concatenate([ids, bigrams]))  # (n,)
-    if not known.any():
+    wanted = np.unique(np.concatenate([ids, bigrams]))
+    place = np.searchsorted(lexicon.keys, wanted)
+    entries = place[np.append(lexicon.keys, -1)[place] == wanted]
+    if len(entries) == 0:
         return lexicon.bias
-    length = np.sqrt((lexicon.idf[known] ** 2).sum())
-    return lexicon.bias + lexicon.scores[known].sum(0) / length
+    length = np.sqrt((lexicon.idf[entries] ** 2).sum())
+    return lexicon.bias + lexicon.scores[entries].sum(0) / length
 
 
 def linear(x: Array, name: str, weights: Weights) -> Array:

@@ -1,36 +1,26 @@
-"""The backends that need torch: a model's own forward pass, and Triton kernels on a GPU."""
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+"""The backend of torch: a model's own forward pass, on any device."""
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from ade.configuration import ENCODER
 from ade.data.batches import padded_batches
 from ade.data.tokens import Ragged
-from ade.embedding import LexiconLayer
 from ade.folder import Saved
 from ade.model import TorchModel, model_of
 from ade.runtime.tables import lookup_tables
-
-if TYPE_CHECKING:
-    from ade.runtime.gpu import GpuScores
 
 
 def torch_backend(saved: Saved, device: str) -> "TorchBackend":
     """Return the fastest backend for a device: Triton's kernels where they support the model, else torch."""
     target = torch.device(device)
     if target.type == "cuda" and saved.config.attend == "tokens" and saved.config.pools:
-        from ade.runtime import kernels
-        from ade.runtime.gpu import GpuScores, unsupported
+        from ade.triton_backend import TritonBackend, can_run  # Triton is for GPUs alone
 
         tables = lookup_tables(saved)
-        if kernels.available and unsupported(tables) is None:
+        if can_run(tables):
             has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
-            dtype = torch.bfloat16 if has_bfloat16 else torch.float32
-            lexicon = None if saved.lexicon is None else LexiconLayer(saved.lexicon).to(target)
-            return TritonBackend(saved, GpuScores(tables, target, dtype, lexicon))
+            return TritonBackend(saved, tables, target, torch.bfloat16 if has_bfloat16 else torch.float32)
     return TorchBackend(model_of(saved).to(target))
 
 
@@ -41,21 +31,15 @@ class TorchBackend:
         """Put the model in evaluation mode; it stays on its device."""
         self.model = model.eval()
 
-    def scores(self, texts: Ragged) -> np.ndarray:
-        """Return the score of every label for each text, the lexicon's added: (n, C). Of an encoder the vectors."""
-        return self._of_each(texts, lambda ids, mask: self.model(ids, mask)[0], self.model.settings.outputs)
-
-    def vectors(self, texts: Ragged) -> np.ndarray:
-        """Return the pooled vector of each text, which the head reads: (n, d)."""
-        texts = texts.first(self.model.settings.max_tokens)
-        return self._of_each(texts, self.model.pooled, self.model.head.in_features)
-
     @torch.inference_mode()
-    def _of_each(self, texts: Ragged, compute: Callable[[Tensor, Tensor], Tensor], width: int) -> np.ndarray:
-        values = torch.empty(len(texts), width, device=self.model.device)
-        for rows, ids, mask in padded_batches(texts, self.model.device):
-            values[torch.from_numpy(rows).to(self.model.device)] = compute(ids, mask).float()
-        return values.cpu().numpy()
+    def scores(self, texts: Ragged) -> np.ndarray:
+        """Return the score of every label for each text, the lexicon's added: (n, C)."""
+        model, scores = self.model, torch.empty(len(texts), self.model.settings.outputs, device=self.model.device)
+        for rows, ids, mask in padded_batches(texts, model.device):
+            # Of an encoder before they are unit vectors, as other backends give them.
+            given = model.head(model.pooled(ids, mask)) if model.kind == ENCODER else model(ids, mask).logits
+            scores[torch.from_numpy(rows).to(model.device)] = given.float()
+        return scores.cpu().numpy()
 
     @torch.inference_mode()
     def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
@@ -69,15 +53,3 @@ class TorchBackend:
             of_batch = self.model.token_scores(ids, mask)  # (B, L), (B, L, C)
             weights[place], scores[place] = (each.float().cpu().numpy()[real] for each in of_batch)
         return weights, scores
-
-
-class TritonBackend(TorchBackend):
-    """Lookup tables on a GPU for scores; the forward pass for all else."""
-
-    def __init__(self, saved: Saved, tables: "GpuScores") -> None:
-        super().__init__(model_of(saved).to(tables.device))
-        self.tables = tables
-
-    def scores(self, texts: Ragged) -> np.ndarray:
-        """Return the score of every label for each text, the lexicon's added: (n, C)."""
-        return self.tables.pooled(texts)

@@ -3,10 +3,9 @@
 Each is what was read of a folder, and a backend that computes its numbers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import islice
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
@@ -16,11 +15,11 @@ from ade.backends import Backend, backend_for
 from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, check_kind
 from ade.data.problems import SINGLE, Label
 from ade.data.records import given_texts
-from ade.data.tokens import CHUNK, LEXICON_TOKENS, Ragged, encode_chunks, tokenize_chunks, truncating, unknown_share
+from ade.data.tokens import LEXICON_TOKENS, Ragged, encode_chunks, tokenize_chunks, truncating
 from ade.decision import Prediction, Tagged, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
 from ade.files import ENGLISH
-from ade.folder import Saved
+from ade.folder import Saved, encoder_of
 
 if TYPE_CHECKING:
     from ade.explanation import Explanation
@@ -64,8 +63,6 @@ class TrainedModel:
         saved = Saved.read(source, cls.kind, **download)
         return cls(saved, backend_for(saved, device, threads))
 
-    from_pretrained = load  # the name it has in transformers
-
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write a complete model folder."""
         self.saved.save(folder, overwrite)
@@ -74,13 +71,12 @@ class TrainedModel:
         """Upload the model folder to the Hugging Face hub, to a new repository if needed, and return its address."""
         return self.saved.push_to_hub(name, private, token)
 
-    def _chunks(self, texts: Iterable[str]) -> Iterator[Ragged]:
-        """Yield the token ids of some thousand texts after the other."""
-        return tokenize_chunks(self.tokenizer, given_texts(texts), self.tokens_read)
-
     def _rows(self, texts: Sequence[str], compute: Callable[[Ragged], np.ndarray]) -> np.ndarray:
-        """Compute rows (n, m) of texts, chunk by chunk."""
-        rows = [compute(chunk) for chunk in self._chunks(check_texts_given(texts))]
+        """Compute rows (n, m) of texts, some thousand texts at a time."""
+        texts = given_texts(texts)
+        if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
+            raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
+        rows = [compute(chunk) for chunk in tokenize_chunks(self.tokenizer, texts, self.tokens_read)]
         return np.concatenate(rows) if rows else compute(Ragged.of([]))
 
     def __repr__(self) -> str:
@@ -130,11 +126,6 @@ class Classifier(TrainedModel):
             return self.predict_proba([texts])[0]
         return probabilities_of(self.scores(texts), self.problem)
 
-    def stream(self, texts: Iterable[str]) -> Iterator[Prediction]:
-        """Yield the prediction of each text of an iterable, in order; only a chunk of texts is held in memory."""
-        for chunk in self._chunks(texts):
-            yield from decide(self.backend.scores(chunk), self.saved.config)
-
     def scores(self, texts: Sequence[str]) -> np.ndarray:
         """Return the scores of each text, or the predicted numbers of a regression: (n, C)."""
         return self._rows(texts, self.backend.scores)
@@ -143,31 +134,22 @@ class Classifier(TrainedModel):
         """Return the pooled vector of each text, the input of the last layer: (n, d), or (d,) for one text."""
         if isinstance(texts, str):
             return self.encode([texts])[0]
-        return self._rows(texts, self.backend.vectors)
+        return self._rows(texts, self._pooled.scores)
 
-    @overload
-    def explain(self, texts: str) -> "Explanation": ...  # type: ignore[overload-overlap]
-    @overload
-    def explain(self, texts: Sequence[str]) -> "list[Explanation]": ...
-    def explain(self, texts: Any) -> Any:
-        """Take the prediction of one text, or of each of a list, apart."""
+    @cached_property
+    def _pooled(self) -> Backend:
+        saved = encoder_of(self.saved)
+        return backend_for(replace(saved, config=replace(saved.config, layer_bits=0)))  # its new head is not rounded
+
+    def explain(self, text: str) -> "Explanation":
+        """Take the prediction of a text apart."""
         from ade.explanation import Tokens, explain_text  # predictions do without
 
-        if isinstance(texts, str):
-            return self.explain([texts])[0]
-        texts = check_texts_given(texts)
-        explanations: list[Explanation] = []
-        for encodings in encode_chunks(self.tokenizer, texts, self.tokens_read, offsets=True):
-            for encoding in encodings:
-                tokens = Tokens.of(encoding)
-                weights, scores = self.backend.token_scores(Ragged.of([tokens.ids]))
-                text = texts[len(explanations)]
-                explanations.append(explain_text(text, tokens, weights, scores, self.saved))
-        return explanations
-
-    def unknown_share(self, texts: str | Sequence[str]) -> float:
-        """Return the fraction of the tokens of texts that are unknown or single bytes; above 0.2 it fits badly."""
-        return unknown_share(self.tokenizer, [texts] if isinstance(texts, str) else texts)
+        (encoding,) = next(encode_chunks(self.tokenizer, [text], self.tokens_read, offsets=True))
+        ids = np.array(encoding.ids or [0], np.int32)  # a text without tokens is read as the token 0
+        tokens = Tokens(ids, encoding.tokens or [""], encoding.offsets or [(0, 0)])
+        weights, scores = self.backend.token_scores(Ragged.of([ids]))
+        return explain_text(text, tokens, weights, scores, self.saved)
 
 
 class Tagger(TrainedModel):
@@ -188,11 +170,10 @@ class Tagger(TrainedModel):
         """
         return [[self.labels[tag] for tag in tags] for tags in self.tags(sentences)]
 
-    def stream(self, sentences: Iterable[str]) -> Iterator[Tagged]:
-        """Yield words and tags of each sentence of an iterable, in order; only a chunk is held in memory."""
-        source = iter(given_texts(sentences))
-        while words := [sentence.split() for sentence in islice(source, CHUNK)]:
-            yield from map(Tagged, words, self.predict(words))
+    def tagged(self, sentences: Sequence[str]) -> list[Tagged]:
+        """Return words and tags of each sentence."""
+        words = [sentence.split() for sentence in sentences]
+        return list(map(Tagged, words, self.predict(words)))
 
     def tags(self, sentences: Sequence[str | Sequence[str]]) -> list[np.ndarray]:
         """Predict tags as `predict` does, but return their numbers in `labels`."""
@@ -224,7 +205,9 @@ class Encoder(TrainedModel):
         """
         if isinstance(texts, str):
             return self.encode([texts], dim)[0]
-        return self._rows(texts, self._vectors_of(dim))
+        if dim is not None and not 1 <= dim <= self.dim:
+            raise InputError(f"vectors of this encoder have {self.dim} dimensions; {dim} cannot be kept")
+        return self._rows(texts, lambda chunk: unit(self.backend.scores(chunk)[:, :dim]))
 
     def classifier(self, labels: Sequence[str] | Mapping[str, str]) -> Classifier:
         """Return a classifier that no rows are needed for: the label is the one whose description is nearest to a text.
@@ -242,16 +225,6 @@ class Encoder(TrainedModel):
         layers |= {"head.weight": directions @ weight, "head.bias": directions @ bias}
         config = replace(self.saved.config, kind=CLASSIFIER, output_size=0, labels=tuple(described), problem=SINGLE)
         return Classifier(replace(self.saved, config=config, layers=layers).rounded())
-
-    def stream(self, texts: Iterable[str], dim: int | None = None) -> Iterator[np.ndarray]:
-        """Yield the vectors of an iterable, in order, in arrays of several; only these are held in memory."""
-        yield from map(self._vectors_of(dim), self._chunks(texts))
-
-    def _vectors_of(self, dim: int | None) -> Callable[[Ragged], np.ndarray]:
-        """What computes vectors, truncated to their first `dim` dimensions."""
-        if dim is not None and not 1 <= dim <= self.dim:
-            raise InputError(f"vectors of this encoder have {self.dim} dimensions; {dim} cannot be kept")
-        return lambda chunk: unit(self.backend.scores(chunk)[:, :dim])
 
 
 SHARPNESS = 16.0  # of cosines as scores of labels: the best on training rows of AG News
@@ -289,11 +262,3 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     """Return vectors (n, D) divided by their lengths; a zero vector stays one."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
-
-
-def check_texts_given(texts: Any) -> Sequence[str]:
-    """Return a list of texts, or the texts of a table; raise `InputError` for what has none."""
-    texts = given_texts(texts)
-    if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
-        raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
-    return texts

@@ -31,8 +31,8 @@ def test_rows_are_the_weighted_sums_of_a_tokens_own_anchors(counts, seed):
     ends = np.cumsum(counts)
     for token, row in zip(ids, book.rows(ids), strict=True):
         own = slice(ends[token] - counts[token], ends[token])
-        assert book.pairs_of(token)[0].tolist() == book.indices[own].tolist()
-        assert book.pairs_of(token)[1].tolist() == book.weights[own].tolist()
+        assert book.of(token)[0].tolist() == book.indices[own].tolist()
+        assert book.of(token)[1].tolist() == book.weights[own].tolist()
         exact = sum(
             w * book.anchors[j].astype(float) for j, w in zip(book.indices[own], book.weights[own], strict=True)
         )

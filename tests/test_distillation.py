@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_codebook(solver):
 def test_a_threshold_gives_each_token_its_own_cardinality():
     book = book_of(distill(planted(), DistillationSettings(anchors=30, pairs=6, threshold=0.3)))
     assert 1 <= book.counts.min() < book.counts.max() <= 6
-    sizes = [np.abs(book.pairs_of(token)[1]).min() for token in range(400) if book.counts[token] > 1]
+    sizes = [np.abs(book.of(token)[1]).min() for token in range(400) if book.counts[token] > 1]
     assert min(sizes) >= 0.3
 
 

@@ -41,12 +41,8 @@ def with_ngrams() -> Classifier:
 
 def adds_up(explanation, scores: np.ndarray) -> None:
     assert explanation.scores == pytest.approx(scores, abs=1e-4)
-    for i, name in enumerate(explanation.names):
-        parts = explanation.contributions(name)
-        rest = parts.bias + parts.lexicon_bias
-        assert sum(parts.words) + sum(parts.ngrams) + rest == pytest.approx(scores[i], abs=1e-4)
-        assert sum(parts.totals) + rest == pytest.approx(scores[i], abs=1e-4)
-        assert parts.score == pytest.approx(scores[i], abs=1e-4)
+    totals = sum(word.total for word in explanation.words) + explanation.bias + explanation.lexicon_bias
+    assert totals == pytest.approx(scores, abs=1e-4)
     assert sum(word.pooling_weight for word in explanation.words) == pytest.approx(1, abs=1e-5)
 
 
@@ -86,7 +82,8 @@ def test_every_kind_of_problem(problem, labels):
         assert list(explanation.probabilities.values()) == pytest.approx(expected, abs=1e-5)
     plain = explanation.as_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert explanation.contributions().label == model.labels[int(explanation.scores.argmax())]
+    assert explanation.index() == int(explanation.scores.argmax())
+    assert [explanation.index(label) for label in model.labels] == list(range(labels))
 
 
 def test_ngrams_are_named_counted_once_and_divided_among_their_words():
@@ -116,25 +113,13 @@ def test_ngrams_are_named_counted_once_and_divided_among_their_words():
         assert inside == bool(np.abs(word.lexicon).max() > 0)
 
 
-def test_the_strongest_ngrams_come_first_whatever_their_sign():
-    explanation = with_ngrams().explain("w3 w1 w4 w3 w1 w9 w2 w7")
-    values = [value for _, value in explanation.strongest_ngrams("label 1", 100)]
-    assert sorted(values) == sorted(explanation.contributions("label 1").ngrams)
-    assert [abs(value) for value in values] == sorted(map(abs, values), reverse=True)
-    assert min(values) < 0 < max(values)
-    assert len(explanation.strongest_ngrams("label 1", 2)) == 2
-
-
-def test_texts_in_a_list_and_what_is_refused():
+def test_texts_without_words_and_what_is_refused():
     model = model_of()
-    one, two = model.explain(["w1 w2", ""])
-    assert (one.text, [word.text for word in one.words]) == ("w1 w2", ["w1", "w2"])
-    assert [(word.text, word.start, word.end) for word in two.words] == [("", 0, 0)]
-    assert model.explain([]) == []
+    assert [(word.text, word.start, word.end) for word in model.explain("").words] == [("", 0, 0)]
     with pytest.raises(InputError, match="no label 'sport'; the labels are label 0, label 1, label 2"):
-        one.contributions("sport")
-    with pytest.raises(InputError, match="text 1 "):
-        model.explain(["w1", None])
+        model.explain("w1").index("sport")
+    with pytest.raises(InputError, match="text 0 "):
+        model.explain(None)
 
 
 def test_words_of_several_pieces_and_ngrams_that_are_parts_of_words():

@@ -150,7 +150,7 @@ def test_mask_formula_and_maps_of_the_expanded_sequence():
     assert expanded.mask.tolist() == [[t < total for t in range(max(totals))] for total in totals]
     assert expanded.word[0].tolist() == [0] * 3 + [1] * 4 + [2] * 2
     assert expanded.word[1, :2].tolist() == [0, 1]
-    anchors, weights = zip(*(book.pairs_of(token) for token in (1, 3, 0)), strict=True)
+    anchors, weights = zip(*(book.of(token) for token in (1, 3, 0)), strict=True)
     assert expanded.anchor[0].tolist() == np.concatenate(anchors).tolist()
     assert expanded.weight[0].tolist() == np.concatenate(weights).tolist()
     assert expanded.weight[1, 2:].abs().max() == 0

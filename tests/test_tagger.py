@@ -56,7 +56,7 @@ def test_tags_are_learned_and_come_back_from_a_folder(attend, codebook, folder, 
     assert loaded.predict(held.sentences) == tagger.predict(held.sentences)
     sentence = "goal match the bank market"
     (own,) = loaded.predict([sentence])
-    assert next(loaded.stream([sentence])) == Tagged(sentence.split(), own)
+    assert loaded.tagged([sentence])[0] == Tagged(sentence.split(), own)
     answers = pipeline("token-classification", str(tmp_path / "model"))(sentence)
     assert [each["entity"] for each in answers] == [tag for tag in own if tag != "O"]
 

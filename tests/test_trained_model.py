@@ -57,9 +57,7 @@ def test_a_table_stands_for_its_texts_and_not_for_the_names_of_its_columns(class
     frame = pd.DataFrame({"n": range(5), "text": TEXTS})
     for given in (frame, frame.text):
         assert classifier.predict(given) == classifier.predict(TEXTS)
-        assert list(classifier.stream(given)) == classifier.predict(TEXTS)
         np.testing.assert_array_equal(classifier.encode(given), classifier.encode(TEXTS))
-        assert [each.text for each in classifier.explain(given)] == TEXTS
     with pytest.raises(InputError, match="which column holds the texts"):
         classifier.predict(frame.assign(text=0).rename(columns={"text": "m"}))
     with pytest.raises(InputError, match="column 'text' holds DataFrame"):
@@ -73,17 +71,6 @@ def test_very_long_texts(classifier):
     probabilities = classifier.predict_proba(["", "w1 " * 5000, "   ", "w1 " * 500_000])
     assert np.isfinite(probabilities).all()
     np.testing.assert_array_equal(probabilities[0], probabilities[2])
-
-
-def test_a_stream_of_any_length_keeps_its_order(classifier):
-    texts = [f"w{i % 4} w{i % 3}" for i in range(9000)]
-    drawn = []
-    stream = classifier.stream(drawn.append(text) or text for text in texts)
-    first = next(stream)
-    assert len(drawn) < 9000  # only a chunk is held in memory
-    streamed = [first, *stream]
-    assert [each.label for each in streamed] == [each.label for each in classifier.predict(texts)]
-    assert streamed[8999].probability == pytest.approx(classifier.predict(texts[8999]).probability, abs=1e-6)
 
 
 @pytest.mark.parametrize("table", [None, packed_codebook(), coded_table()])
@@ -164,12 +151,7 @@ def test_what_is_no_text_is_refused_by_its_place(classifier, wrong):
     with pytest.raises(InputError, match="text 1 "):
         classifier.predict(["w0", wrong])
     texts = ["w0"] * 4500 + [wrong]
-    for call in (
-        classifier.predict,
-        classifier.encode,
-        classifier.explain,
-        lambda given: list(classifier.stream(given)),
-    ):
+    for call in (classifier.predict, classifier.encode):
         with pytest.raises(InputError, match="text 4500 "):
             call(texts)
     with pytest.raises(InputError, match="not None"):
@@ -232,15 +214,6 @@ def test_vectors_are_those_of_torch_and_of_length_one(layers):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(encoder)).encode(TEXTS * 8), vectors)
     by_torch = Encoder(encoder.saved, TorchBackend(model_of(encoder.saved)))
     np.testing.assert_allclose(by_torch.encode(TEXTS), vectors[: len(TEXTS)], atol=2e-6)
-
-
-def test_a_stream_gives_what_a_list_gives(encoder, monkeypatch):
-    monkeypatch.setattr("ade.data.tokens.CHUNK", 2)
-    parts = list(encoder.stream(iter(TEXTS)))
-    assert [len(part) for part in parts] == [2, 2, 1]
-    assert np.allclose(np.concatenate(parts), encoder.encode(TEXTS), atol=1e-6)
-    with pytest.raises(InputError, match="text 3 "):
-        list(encoder.stream(["w1", "w2", "w3", None]))
 
 
 def test_vectors_can_be_truncated(encoder):

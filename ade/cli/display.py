@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ade.explanation import Explanation
 
+STRONGEST = 8  # n-grams of an explanation that are listed
 WIDTH = 100
 SAMPLE = 1000  # texts in which unknown tokens are counted
 LANGUAGES = "(see the page 'Languages' of the documentation)"
@@ -106,19 +107,22 @@ def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None
 
 def print_explanation(to: Console, explanation: "Explanation") -> None:
     """Print a prediction, and what words and n-grams add to the score of its most probable label."""
-    parts, prediction = explanation.contributions(), explanation.prediction
-    name = "the number" if prediction.probability is None else one_line(format_label(parts.label))
+    label, prediction = explanation.index(), explanation.prediction
+    name = "the number" if prediction.probability is None else one_line(format_label(explanation.names[label]))
     to.print(Text(format_output(Output(prediction)).rstrip("\n").replace("\t", "  "), style="bold"))
     table = plain_table("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight")
-    for word, pooled, total in zip(explanation.words, parts.words, parts.totals, strict=True):
+    for word in explanation.words:
         weight = f"{100 * word.pooling_weight:.1f}%"
-        table.add_row(one_line(word.text), f"{total:+.3f}", f"{total - pooled:+.3f}", weight)
+        table.add_row(one_line(word.text), f"{word.total[label]:+.3f}", f"{word.lexicon[label]:+.3f}", weight)
     to.print(table)
 
-    strongest = [f"'{one_line(ngram.text)}' {value:+.3f}" for ngram, value in explanation.strongest_ngrams()]
+    by_ngrams = [(ngram.text, float(ngram.contributions[label])) for ngram in explanation.ngrams]
+    strongest = sorted(by_ngrams, key=lambda each: -abs(each[1]))[:STRONGEST]
     if strongest:
-        to.print(Text(f"strongest n-grams: {', '.join(strongest)}"))
-    bias = parts.bias + parts.lexicon_bias
-    sums = f"words {sum(parts.words):+.3f}, n-grams {sum(parts.ngrams):+.3f}, bias {bias:+.3f}"
-    to.print(Text(f"score of {name}: {parts.score:.3f} = {sums}"))
+        listed = ", ".join(f"'{one_line(ngram)}' {value:+.3f}" for ngram, value in strongest)
+        to.print(Text(f"strongest n-grams: {listed}"))
+    by_words = sum(float(word.pooled[label]) for word in explanation.words)
+    bias = explanation.bias[label] + explanation.lexicon_bias[label]
+    sums = f"words {by_words:+.3f}, n-grams {sum(value for _, value in by_ngrams):+.3f}, bias {bias:+.3f}"
+    to.print(Text(f"score of {name}: {explanation.scores[label]:.3f} = {sums}"))
     to.print()

@@ -100,7 +100,7 @@ Predictor = Callable[[list[str], int], list[Output]]
 def _tagging(tagger: Any, top_k: int | None, threshold: float | None) -> Predictor:
     if top_k is not None or threshold is not None:
         raise InputError("--top-k and --threshold are about the labels of texts, and a tagger labels words")
-    return lambda texts, _: [Output(each) for each in tagger.stream(texts)]
+    return lambda texts, _: [Output(each) for each in tagger.tagged(texts)]
 
 
 def _classification(classifier: Any, top_k: int | None, threshold: float | None) -> Predictor:

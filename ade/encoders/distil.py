@@ -139,7 +139,7 @@ class EncoderTask:
 
     def validate(self, model: TorchModel) -> dict[str, Any]:
         """Return the mean cosine of the validation texts' vectors with those of the teacher."""
-        return {"cosine": float((TorchBackend(model).scores(self.dev_texts) * self.dev_vectors).sum(1).mean())}
+        return {"cosine": float((unit(TorchBackend(model).scores(self.dev_texts)) * self.dev_vectors).sum(1).mean())}
 
     def finish(self, trained: Saved, settings: TrainingSettings, report: Report) -> Saved:
         """Return the model as it is stored, with its cosine on the validation texts."""

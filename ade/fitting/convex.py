@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ade.backends import backend_for
-from ade.configuration import CLASSIFIER, ENCODER
+from ade.configuration import CLASSIFIER
 from ade.data.dataset import Dataset
 from ade.data.problems import REGRESSION
 from ade.data.tokens import LEXICON_TOKENS, tokenize
@@ -89,13 +89,3 @@ def fit_convex(
     weight, shift = layers["head.weight"], layers["head.bias"]  # (D, d), (D,): the encoder's own map
     layers |= {"head.weight": head @ weight, "head.bias": head @ shift + bias}
     return replace(encoder, config=config, layers=layers, lexicon=found.lexicon).rounded()
-
-
-def encoder_of(saved: Saved) -> Saved:
-    """Return an encoder as it is; of a classifier, what gives its pooled vectors."""
-    if saved.config.kind == ENCODER:
-        return saved
-    dim = saved.table.dim
-    config = replace(saved.config, kind=ENCODER, output_size=dim, labels=(), problem=None, mean=0.0, deviation=1.0)
-    head = {"head.weight": np.eye(dim, dtype=np.float32), "head.bias": np.zeros(dim, np.float32)}
-    return replace(saved, config=config, layers={**saved.layers, **head}, lexicon=None)

@@ -40,7 +40,6 @@ class AnchorParts:
 
 def anchor_parts(model: plain.Model, ids: Array) -> AnchorParts | None:
     """Return what every anchor of every token adds to the scores; None where further layers make it no sum."""
-    assert isinstance(model.table, plain.Pairs)
     weights, head = model.weights, model.weights["head.weight"] * model.deviation  # (C, d)
     states, word = model.states(ids)  # (T, d)
     pooling = model.pooling_weights(states)[:, None]  # (T, 1)
@@ -135,7 +134,7 @@ class Inspector:
         for i, token in enumerate(ids.tolist()):
             start, end = spans[i]
             shown = {"token": spellings[i], "start": start, "end": end, "share": float(shares[i])}
-            anchors, weights = self.table.codebook.pairs_of(token)
+            anchors, weights = self.table.codebook.of(token)
             adds = [None] * len(anchors) if parts is None else _rounded(parts.anchors[i])
             order = np.argsort(-np.abs(weights), kind="stable").tolist()
             shown["anchors"] = [

@@ -110,7 +110,7 @@ def inspect_words(source: Saved | TrainedModel | str | Path, words: list[str], n
     inspected = []
     for word in words:
         for token in _tokens_of(table.tokenizer, word):
-            anchors, weights = table.codebook.pairs_of(token)
+            anchors, weights = table.codebook.of(token)
             near = table.nearest(anchors, nearest)
             order = np.argsort(-np.abs(weights), kind="stable").tolist()
             uses = [AnchorUse(int(anchors[i]), float(weights[i]), near[i]) for i in order]

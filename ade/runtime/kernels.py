@@ -1,10 +1,9 @@
-"""Lookup tables on a GPU: Triton kernels, each with a reference implementation in plain PyTorch.
+"""Lookup tables on a GPU: Triton kernels.
 
 There a row has, for every head, [query, key, value, zeros], then the row's own 1 + C scores and zeros: what a program
 of a kernel reads together lies together, in blocks whose width is a power of two. A token is rows[id] +
 positions[position]. `attend` gathers tokens and computes the attention output without writing a query, a key or an
-attention weight to memory; `pool` computes the pooling weights and sums the tokens' scores into class scores. Without
-Triton or a GPU the reference implementations are used.
+attention weight to memory; `pool` computes the pooling weights and sums the tokens' scores into class scores.
 """
 
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ade.embedding import LexiconLayer
 from ade.runtime.tables import Columns, LookupTables
 
 try:
@@ -21,6 +21,8 @@ try:
     import triton.language as tl
 except ImportError:  # not on every platform
     triton = None
+KEYS_PER_PROGRAM = 128  # keys of a lexicon looked up by a program
+ENTRIES_PER_STEP = 32  # entries of a lexicon compared with as many others at a time
 available = triton is not None
 MAX_BLOCK = 128  # tokens of a block of queries or keys: the fastest measured
 TYPES_PER_BLOCK = 8192  # rows of the table of token types made in one step
@@ -81,42 +83,9 @@ def device_tables(tables: LookupTables, device: torch.device, dtype: torch.dtype
 
 
 def class_scores(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Class scores (B, C) of padded ids (B, L) int32, with the texts' lengths (B,) int32."""
-    if triton is not None and tables.rows.is_cuda:
-        return pool(tables, ids, lengths, attend(tables, ids, lengths))
-    return pool_reference(tables, ids, lengths, attend_reference(tables, ids, lengths))
+    """Return the class scores (B, C) of padded ids (B, L) int32, with the texts' lengths (B,) int32."""
+    return pool(tables, ids, lengths, attend(tables, ids, lengths))
 
-
-# -- reference implementations ---------------------------------------------------------------------------------
-
-
-def attend_reference(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Attention output of each token, per head: (B, L, H, 1 + C) float32; 0 at padding."""
-    rows, real = _rows_of(tables, ids, lengths)
-    by_head = rows[..., : tables.own_scores].unflatten(2, (tables.heads, tables.head_columns)).transpose(1, 2)
-    query, key, value = by_head.split([tables.head_width, tables.head_width, padded(tables.scores)], 3)
-    weight = (query @ key.transpose(2, 3)).masked_fill(~real[:, None, None, :], -torch.inf).softmax(3)
-    output = (weight @ value[..., : tables.scores]) * real[:, None, :, None]
-    return output.transpose(1, 2).contiguous()
-
-
-def pool_reference(tables: DeviceTables, ids: Tensor, lengths: Tensor, output: Tensor) -> Tensor:
-    """Class scores (B, C): the tokens' scores averaged with the pooling weights."""
-    rows, real = _rows_of(tables, ids, lengths)
-    own = rows[..., tables.own_scores : tables.own_scores + tables.scores]
-    total = own + output.sum(2)  # (B, L, 1 + C)
-    weight = total[..., 0].masked_fill(~real, -torch.inf).softmax(1)
-    return (weight.unsqueeze(1) @ total[..., 1:]).squeeze(1)
-
-
-def _rows_of(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of the tokens with their positions: (B, L, W) float32; and a mask of the real ones (B, L)."""
-    place = torch.arange(ids.shape[1], device=ids.device)
-    positions = tables.positions[place.clamp(max=len(tables.positions) - 1)]  # padding may go beyond the last one
-    return tables.rows[ids.long()].float() + positions.float(), place < lengths.unsqueeze(1)
-
-
-# -- the kernels -----------------------------------------------------------------------------------------------
 
 if triton is not None:
 
@@ -131,7 +100,7 @@ if triton is not None:
         HEADS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
         STEPS: tl.constexpr,
     ):  # fmt: skip
-        first, head, text = tl.program_id(0) * QUERIES, tl.program_id(1), tl.program_id(2)
+        text, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * QUERIES
         count = tl.load(lengths + text)
         if first >= count:
             return
@@ -196,11 +165,14 @@ if triton is not None:
 
 
 def attend(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """`attend_reference` in one kernel, one program for each head of each block of tokens of a text."""
+    """Return the attention output of each token, per head: (B, L, H, 1 + C) float32; undefined at padding.
+
+    One program for each head of each block of tokens of a text.
+    """
     batch, length = ids.shape
     output = torch.empty(batch, length, tables.heads, tables.scores, dtype=torch.float32, device=ids.device)
     block = min(MAX_BLOCK, max(16, triton.next_power_of_2(length)))  # of queries, and of keys
-    _attend[triton.cdiv(length, block), tables.heads, batch](
+    _attend[batch, tables.heads, triton.cdiv(length, block)](
         tables.rows, tables.positions, ids, lengths, output, tables.rows.shape[1], length, tables.scores,
         tables.head_columns, HEADS=tables.heads, HEAD=tables.head_width, VALUE=padded(tables.scores),
         QUERIES=block, KEYS=block, STEPS=triton.cdiv(length, block), num_warps=8 if block == 128 else 4, num_stages=1,
@@ -209,7 +181,7 @@ def attend(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
 
 
 def pool(tables: DeviceTables, ids: Tensor, lengths: Tensor, output: Tensor) -> Tensor:
-    """`pool_reference` in one kernel, one program for each text."""
+    """Return the class scores (B, C), the tokens' averaged with the pooling weights: one program for each text."""
     batch, length = ids.shape
     scores = torch.empty(batch, tables.scores - 1, dtype=torch.float32, device=ids.device)
     _pool[(batch,)](
@@ -218,3 +190,88 @@ def pool(tables: DeviceTables, ids: Tensor, lengths: Tensor, output: Tensor) -> 
         COLUMNS=max(2, triton.next_power_of_2(tables.scores)), num_warps=4 if length <= 256 else 8,
     )  # fmt: skip
     return scores
+
+
+# -- the lexicon: searchsorted and a sum over distinct entries, faster than `LexiconLayer` for short texts -----------
+
+
+def lexicon_scores(tables: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
+    """Scores (B, C) the lexicon gives padded ids (B, L) int32, with the texts' lengths (B,) int32."""
+    return add_entries(tables, find_entries(tables, ids, lengths))
+
+
+if triton is not None:
+
+    @triton.jit
+    def _find(  # type: ignore[no-untyped-def]
+        ids, lengths, keys, out, count, length, vocabulary, STEPS: tl.constexpr, BLOCK: tl.constexpr
+    ):  # fmt: skip
+        text, place = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside, is_bigram = place < 2 * length, place >= length
+        at = tl.where(is_bigram, place - length, place)
+        real = inside & (at + tl.where(is_bigram, 1, 0) < tl.load(lengths + text))
+        token = tl.load(ids + text * length + at, mask=real, other=0).to(tl.int64)
+        after = tl.load(ids + text * length + at + 1, mask=real & is_bigram, other=0).to(tl.int64)
+        key = tl.where(is_bigram, vocabulary * (token + 1) + after, token)
+        lower = tl.zeros((BLOCK,), tl.int32)  # keys below the one wanted
+        for step in tl.static_range(STEPS):
+            probe = lower + (1 << (STEPS - 1 - step))
+            within = probe <= count
+            below = tl.load(keys + probe - 1, mask=within, other=0) < key
+            lower = tl.where(within & below, probe, lower)
+        known = real & (lower < count)
+        known = known & (tl.load(keys + lower, mask=known, other=-1) == key)
+        tl.store(out + text * 2 * length + place, tl.where(known, lower, count), mask=inside)
+
+    @triton.jit
+    def _add(  # type: ignore[no-untyped-def]
+        entries, squares, scores, bias, out, count, width, labels, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+        COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        text, lane, column = tl.program_id(0), tl.arange(0, BLOCK), tl.arange(0, COLUMNS)
+        written = column < labels
+        total = tl.zeros((COLUMNS,), tl.float32)
+        norm = tl.zeros((BLOCK,), tl.float32)
+        for step in range(STEPS):
+            place = step * BLOCK + lane
+            entry = tl.load(entries + text * width + place, mask=place < width, other=count)
+            repeated = tl.zeros((BLOCK,), tl.int32)
+            for earlier in range(step + 1):
+                other_place = earlier * BLOCK + lane
+                other = tl.load(entries + text * width + other_place, mask=other_place < width, other=count)
+                same = (entry[:, None] == other[None, :]) & (other_place[None, :] < place[:, None])
+                repeated += tl.sum(same.to(tl.int32), 1)
+            kept = (entry < count) & (repeated == 0)
+            norm += tl.load(squares + entry, mask=kept, other=0.0)
+            rows = tl.load(
+                scores + entry[:, None] * labels + column[None, :], mask=kept[:, None] & written[None, :], other=0.0
+            )
+            total += tl.sum(rows, 0)
+        length = tl.sqrt(tl.sum(norm, 0))
+        added = total / tl.maximum(length, 1e-12) + tl.load(bias + column, mask=written, other=0.0)
+        tl.store(out + text * labels + column, added, mask=written)
+
+
+def find_entries(tables: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
+    """Return `LexiconLayer.entries` of padded ids: (B, 2 L) int32."""
+    batch, length = ids.shape
+    count = len(tables.keys)
+    found = torch.empty(batch, 2 * length, dtype=torch.int32, device=ids.device)
+    _find[batch, triton.cdiv(2 * length, KEYS_PER_PROGRAM)](
+        ids, lengths, tables.keys, found, count, length, tables.vocabulary,
+        STEPS=count.bit_length(), BLOCK=KEYS_PER_PROGRAM,
+    )  # fmt: skip
+    return found
+
+
+def add_entries(tables: LexiconLayer, entries: Tensor) -> Tensor:
+    """`LexiconLayer.added` in one kernel, one program for each text."""
+    batch, width = entries.shape
+    labels = len(tables.bias)
+    added = torch.empty(batch, labels, dtype=torch.float32, device=entries.device)
+    _add[(batch,)](
+        entries, tables.squares, tables.scores, tables.bias, added, len(tables.keys), width, labels,
+        STEPS=triton.cdiv(width, ENTRIES_PER_STEP), BLOCK=ENTRIES_PER_STEP,
+        COLUMNS=max(2, triton.next_power_of_2(labels)), num_warps=4,
+    )  # fmt: skip
+    return added

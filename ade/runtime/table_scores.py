@@ -14,8 +14,10 @@ from contextlib import nullcontext
 import numpy as np
 
 from ade.data.tokens import Ragged, sorted_batches
+from ade.folder import Saved
+from ade.lexicon import add_lexicon
 from ade.runtime.attention import attend, further_layer
-from ade.runtime.tables import LookupTables
+from ade.runtime.tables import lookup_tables
 from ade.runtime.threads import cores, for_each, thread_pool
 
 GROUP_ELEMENTS = 1024  # elements computed together: what fits a core's cache
@@ -26,29 +28,31 @@ MIN_PARALLEL_TOKENS = 2 * GROUP_ELEMENTS  # up to here one thread computes all
 Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # text numbers, elements (n, T, W), mask (n, T)
 
 
-class TableScores:
-    """Scores and token scores of texts, by several threads."""
+class TableBackend:
+    """Lookup tables on a CPU, by several threads."""
 
-    def __init__(self, tables: LookupTables, threads: int = 0, cached_rows: int = CACHED_ROWS) -> None:
+    def __init__(self, saved: Saved, threads: int = 0) -> None:
         """Use `threads` threads; 0 for one per core."""
-        self.tables, self.threads = tables, threads or cores()
-        capacity = max(cached_rows, tables.config.max_tokens)
-        self.cache = RowCache(tables.table.vocabulary, tables.columns.total, capacity)
-        self._positions = tables.position_rows(64)  # (P, W), grown when a text is longer; (1, W) without positions
+        self.saved, self.threads = saved, threads or cores()
+        self.tables = lookup_tables(saved)
+        capacity = max(CACHED_ROWS, saved.config.max_tokens)
+        self.cache = RowCache(saved.table.vocabulary, self.tables.columns.total, capacity)
+        self._positions = self.tables.position_rows(64)  # (P, W), grown when a text is longer; (1, W) without positions
         self._lock, self._process = threading.Lock(), os.getpid()  # one batch after the other: it changes the cache
 
-    def pooled(self, texts: Ragged) -> np.ndarray:
-        """Return the scores of texts, or the vectors that the tables give: (n, C)."""
+    def scores(self, texts: Ragged) -> np.ndarray:
+        """Return the score of every label for each text, the lexicon's added: (n, C)."""
         scores = np.empty((len(texts), self.tables.outputs), np.float32)
 
         def compute(rows: np.ndarray, elements: np.ndarray, real: np.ndarray) -> None:
             scores[rows] = self._pooled_scores(elements, real)
 
         self._compute(texts, compute)
-        return self._rescaled(scores)
+        return add_lexicon(self._rescaled(scores), self.saved.lexicon, texts)
 
-    def by_token(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
-        """Return pooling weights (T,) and scores (T, C), the bias included, of all tokens of texts in a row."""
+    def token_scores(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
+        """Return pooling weights (T,) and scores (T, C), the bias included, of the tokens that attention reads."""
+        texts = texts.first(self.saved.config.max_tokens)
         weights = np.empty(len(texts.ids), np.float32)
         scores = np.empty((len(texts.ids), self.tables.outputs), np.float32)
 
@@ -62,16 +66,18 @@ class TableScores:
 
     def _rescaled(self, scores: np.ndarray) -> np.ndarray:
         """Undo the standardisation of a regression's targets."""
-        config = self.tables.config
+        config = self.saved.config
         if (config.mean, config.deviation) == (0, 1):
             return scores
         return scores * np.float32(config.deviation) + np.float32(config.mean)
 
     def _compute(self, texts: Ragged, compute: Compute) -> None:
+        """Compute texts up to the last token that attention reads."""
         if self._process != os.getpid():  # a forked process: the thread that held the lock may be gone
             self._lock, self._process = threading.Lock(), os.getpid()
         if len(texts) == 0:
             return
+        texts = texts.first(self.saved.config.max_tokens)
         parallel = self.threads > 1 and len(texts.ids) > MIN_PARALLEL_TOKENS
         with self._lock, thread_pool(self.threads) if parallel else nullcontext() as pool:
             self._compute_rows(texts, np.arange(len(texts)), compute, pool)

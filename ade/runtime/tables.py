@@ -113,16 +113,14 @@ class LookupTables:
         return encoded.astype(np.float32) @ self.matrix.T + self.bias
 
 
-def lookup_tables(saved: Saved, vectors: bool = False) -> LookupTables:
-    """Multiply a model's layers into tables that give scores or, on request, the pooled vectors before the head."""
+def lookup_tables(saved: Saved) -> LookupTables:
+    """Multiply a model's layers into tables."""
     config, layers, dim = saved.config, saved.layers, saved.table.dim
     if config.attend != "tokens":
         raise InputError("lookup tables are for attention over tokens; this model attends over anchors")
 
     # The pooler and the head read the same vectors, so they are one matrix: (1 + C, d).
-    head = Linear(np.eye(dim), np.zeros(dim)) if vectors else _linear(layers, "head")
-    if vectors:
-        config = replace(config, mean=0.0, deviation=1.0)
+    head = _linear(layers, "head")
     pooler = _linear(layers, "pooler").weight if config.pools else np.zeros((1, dim))  # its bias changes no softmax
     readout = Linear(np.vstack([pooler, head.weight]), np.append(0.0, head.bias))
 

@@ -2,37 +2,27 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-try:
-    from threadpoolctl import ThreadpoolController
-except ImportError:  # optional: prediction is slower without it
-    ThreadpoolController = None
+from threadpoolctl import ThreadpoolController
 
 
 def for_each(work: Callable[[Any], None], items: Iterable[Any], pool: ThreadPoolExecutor | None) -> None:
-    """Call `work` for every item, in a thread pool where there is one; nothing is still running when this returns."""
-    if pool is None:
-        for item in items:
-            work(item)
-        return
-    futures = [pool.submit(work, item) for item in items]
-    try:
-        for future in futures:
-            future.result()
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)
+    """Call `work` for every item, in a thread pool where there is one.
+
+    After an error nothing further is begun; what has begun ends before the pool is left.
+    """
+    for _ in map(work, items) if pool is None else pool.map(work, items):
+        pass
 
 
 @cache
-def _blas_libraries() -> "ThreadpoolController | None":
-    """The linear algebra libraries numpy has loaded; cached, because finding them is slow."""
-    return None if ThreadpoolController is None else ThreadpoolController()
+def _blas_libraries() -> ThreadpoolController:
+    """Return the linear algebra libraries numpy has loaded; cached, because finding them is slow."""
+    return ThreadpoolController()
 
 
 @contextmanager
@@ -41,9 +31,7 @@ def thread_pool(count: int) -> Iterator[ThreadPoolExecutor]:
 
     Two of these pools must not be open at the same time.
     """
-    libraries = _blas_libraries()
-    limits = nullcontext() if libraries is None else libraries.limit(limits=1, user_api="blas")
-    with limits, ThreadPoolExecutor(count) as pool:
+    with _blas_libraries().limit(limits=1, user_api="blas"), ThreadPoolExecutor(count) as pool:
         yield pool
 
 

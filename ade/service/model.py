@@ -73,7 +73,7 @@ class ServedModel:
         """Return the prediction of each text, with the probabilities of all labels or of the most probable ones."""
         texts = [query.text for query in queries]
         if isinstance(self.model, Tagger):
-            return [tagged._asdict() for tagged in self.model.stream(texts)]
+            return [tagged._asdict() for tagged in self.model.tagged(texts)]
         assert self.classifier is not None
         scores, config = finite(self.classifier.scores(texts)), self.model.saved.config  # (n, C)
         predictions = decide(scores, config)

@@ -18,8 +18,8 @@ from ade.data.problems import PROBLEMS, SINGLE
 from ade.data.sources import AnyDataset, load_splits
 from ade.errors import InputError
 from ade.files import ENGLISH
-from ade.fitting.convex import encoder_of, fit_convex
-from ade.folder import Saved
+from ade.fitting.convex import fit_convex
+from ade.folder import Saved, encoder_of
 from ade.progress import Report, shown
 from ade.settings import PRESETS, Architecture, TrainingSettings, parse_size
 from ade.trained_model import model_from

@@ -290,16 +290,17 @@ def test_tags_of_a_row(ade, cells, several, tmp_path):
 def test_explanations_are_tables_or_objects(ade, trained, tmp_path):
     lines = ["the coach and the team", "lunar probe", ""]
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
-    explanations = package.load(trained).explain(lines)
+    model = package.load(trained)
+    explanations = [model.explain(line) for line in lines]
     status, out, errors = ade("predict", trained, tmp_path / "in.txt", "--explain")
     assert (status, errors) == (0, "")
     assert "\x1b" not in out
     for explanation, part in zip(explanations, out.split("\n\n"), strict=False):
-        parts, shown = explanation.contributions(), part.splitlines()
-        assert shown[0].split("  ") == [parts.label, f"{explanation.probabilities[parts.label]:.4f}"]
+        i, label, shown = explanation.index(), explanation.label, part.splitlines()
+        assert shown[0].split("  ") == [label, f"{explanation.probabilities[label]:.4f}"]
         rows = [line.split() for line in shown[2 : 2 + len(explanation.words)]]
-        assert [row[-3] for row in rows] == [f"{total:+.3f}" for total in parts.totals]
-        assert f"score of {parts.label}: {parts.score:.3f} = " in shown[-1]
+        assert [row[-3] for row in rows] == [f"{total:+.3f}" for total in explanation.totals()]
+        assert f"score of {label}: {explanation.scores[i]:.3f} = " in shown[-1]
     _, out, _ = ade("predict", trained, tmp_path / "in.txt", "--explain", "--json")
     assert [json.loads(line) for line in out.splitlines()] == [each.as_dict() for each in explanations]
 

@@ -157,7 +157,7 @@ def test_words_of_an_encoder_have_anchors(ade, folder, codebook):
     status, out, _ = ade("inspect", folder, "bank", "comet", "--json")
     assert status == 0
     for word in json.loads(out)["words"]:
-        anchors, weights = codebook_of(codebook.table).pairs_of(codebook.tokenizer.token_to_id(word["word"]))
+        anchors, weights = codebook_of(codebook.table).of(codebook.tokenizer.token_to_id(word["word"]))
         assert {use["anchor"] for use in word["anchors"]} == set(np.asarray(anchors).tolist())
         expected = np.sort(np.abs(weights))[::-1]  # a model scales those of a token alike
         found = np.abs([use["weight"] for use in word["anchors"]])

@@ -12,12 +12,12 @@ from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tokens import LEXICON_TOKENS, tokenize
 from ade.evaluation import calibration_error, evaluate
-from ade.fitting.convex import encoder_of, fit_convex
+from ade.fitting.convex import fit_convex
 from ade.fitting.estimate import interval
 from ade.fitting.lexicon_fit import calibrated
 from ade.fitting.objective import Objective
 from ade.fitting.validation import Fold, Validation, folds_of
-from ade.folder import Saved
+from ade.folder import Saved, encoder_of
 from ade.progress import silent
 from ade.trained_model import Classifier
 from tests.conftest import WORDS, lively, topic_texts, untrained

@@ -29,7 +29,7 @@ def slow_attention(made: Inspector, text: str) -> np.ndarray:
     dim, heads, layers = saved.table.dim, saved.config.heads, saved.layers
     elements, owner = [], []
     for place, token in enumerate(made.classifier.tokenizer.encode(text).ids):
-        index, weight = saved.table.pairs_of(token)
+        index, weight = saved.table.of(token)
         pairs = [w * saved.table.anchors[i].astype(float) for i, w in zip(index, weight, strict=True)]
         over_anchors = saved.config.attend == "anchors"
         rows = [saved.table.anchors[i].astype(float) for i in index] if over_anchors else [sum(pairs)]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ade.runtime import table_scores as module
-from ade.runtime.table_scores import RowCache, TableScores
-from ade.runtime.tables import lookup_tables
+from ade.runtime.table_scores import RowCache, TableBackend
 from ade.runtime.threads import cores
 from tests.conftest import PATIENT, ragged_codebook
 from tests.models import off, oracle, random_model, random_texts
@@ -18,40 +17,39 @@ from tests.models import off, oracle, random_model, random_texts
 BOOK = ragged_codebook([1, 3, 2, 4] * 15, dim=16).table
 
 
-def scores_of(threads: int = 1, cached_rows: int = 64, labels: int = 3) -> TableScores:
-    return TableScores(lookup_tables(random_model(BOOK, labels, max_tokens=12)), threads, cached_rows)
+def backend_of(threads: int = 1, labels: int = 3) -> TableBackend:
+    return TableBackend(random_model(BOOK, labels, max_tokens=12), threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("labels", [3, 20])
-def test_a_small_cache_changes_nothing(threads, labels):
+def test_a_small_cache_changes_nothing(threads, labels, monkeypatch):
     """More types than it holds: halves, evictions, rows made again."""
-    scores, model = scores_of(threads, 1, labels), oracle(random_model(BOOK, labels, max_tokens=12))
-    assert len(scores.cache.rows) == 12  # at least those of a text
+    monkeypatch.setattr(module, "CACHED_ROWS", 1)
+    backend, model = backend_of(threads, labels), oracle(random_model(BOOK, labels, max_tokens=12))
+    assert len(backend.cache.rows) == 12  # at least those of a text
     for seed in range(3):
         texts = random_texts([12, 5, 1, 9, 12, 7] * 4, 60, seed)
-        assert off(scores.pooled(texts), np.stack([model.scores(ids) for ids in texts])) < 1e-4
-        weights, by_token = scores.by_token(texts)
+        assert off(backend.scores(texts), np.stack([model.scores(ids) for ids in texts])) < 1e-4
+        weights, by_token = backend.token_scores(texts)
         found = weights[:, None] * (by_token - model.weights["head.bias"])
         assert off(found, np.concatenate([model.contributions(ids) for ids in texts])) < 1e-4
-    with pytest.raises(ValueError, match=r"more token types than are kept \(12\)"):
-        scores.pooled(random_texts([60], 60))
 
 
 def test_positions_are_made_as_texts_need_them():
     saved = random_model(max_tokens=300)
-    scores, model = TableScores(lookup_tables(saved), 1), oracle(saved)
+    backend, model = TableBackend(saved, 1), oracle(saved)
     for length, made in ((5, 64), (64, 64), (65, 128), (300, 512), (3, 512)):
         texts = random_texts([length, 2], 18)
-        assert off(scores.pooled(texts), np.stack([model.scores(ids) for ids in texts])) < 1e-4
-        assert len(scores._positions) == made
+        assert off(backend.scores(texts), np.stack([model.scores(ids) for ids in texts])) < 1e-4
+        assert len(backend._positions) == made
 
 
 def test_many_threads_may_ask():
-    scores, texts = scores_of(2, 20), random_texts([12, 5, 9] * 12, 60)
-    expected = scores.pooled(texts)
+    backend, texts = backend_of(2), random_texts([12, 5, 9] * 12, 60)
+    expected = backend.scores(texts)
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: scores.pooled(texts), range(12)):
+        for found in pool.map(lambda _: backend.scores(texts), range(12)):
             assert off(found, expected) < 1e-6
 
 
@@ -59,11 +57,11 @@ def test_few_tokens_are_computed_by_one_thread_others_by_as_many_as_asked_for_or
     monkeypatch.setattr(module, "MIN_PARALLEL_TOKENS", 30)
     pools = []
     for threads in (1, 3, 0):
-        scores = scores_of(threads)
-        compute = scores._compute_rows
-        monkeypatch.setattr(scores, "_compute_rows", lambda *given, run=compute: pools.append(given[3]) or run(*given))
+        backend = backend_of(threads)
+        compute = backend._compute_rows
+        monkeypatch.setattr(backend, "_compute_rows", lambda *given, run=compute: pools.append(given[3]) or run(*given))
         for count in (10, 11):
-            scores.pooled(random_texts([3] * count, 60))
+            backend.scores(random_texts([3] * count, 60))
     assert [pool is None for pool in pools] == [True, True, True, False, True, cores() == 1]
     assert pools[3]._max_workers == 3
 
@@ -74,7 +72,7 @@ from tests.models import random_model, random_texts
 from ade.backends import TableBackend
 backend, texts = TableBackend(random_model(), 2), random_texts([5, 9] * 300, 18)
 before = backend.scores(texts)
-backend.tables._lock.acquire()  # as another thread may hold it at the moment of the fork
+backend._lock.acquire()  # as another thread may hold it at the moment of the fork
 child = os.fork()
 if child == 0:
     os._exit(0 if abs(backend.scores(texts) - before).max() < 1e-6 else 1)
