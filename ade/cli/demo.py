@@ -37,16 +37,16 @@ def run(out: Annotated[Path, option("Output folder.", metavar="FOLDER")] = Path(
     trained: Any = evaluate(model, test)
 
     to = display.console()
-    table = display.plain_table("WordNet glosses, 25 classes", "accuracy", "training", "size")
-    table.add_row("names of the labels alone", f"{100 * by_names.accuracy:.1f}", "none", "")
-    table.add_row("trained", f"{100 * trained.accuracy:.1f}", f"{seconds:.0f} s", display.size(nbytes_of(out)))
-    to.print(table)
+    accuracies = [
+        ("names of the labels alone", f"{100 * by_names.accuracy:.1f}", "none", ""),
+        ("trained", f"{100 * trained.accuracy:.1f}", f"{seconds:.0f} s", display.size(nbytes_of(out))),
+    ]
+    to.print(display.table(("WordNet glosses, 25 classes", "accuracy", "training", "size"), accuracies))
     to.print(f"\n{TEXT}")
     display.print_explanation(to, model.explain(TEXT))
-    found = display.plain_table(f"nearest to '{QUERY}'", "cosine")
-    for hit in Index(test.texts, encoder.encode(list(test.texts))).search(encoder.encode(QUERY), 3):
-        found.add_row(hit.text, f"{hit.score:.3f}")
-    to.print(found)
+    hits = Index(test.texts, encoder.encode(list(test.texts))).search(encoder.encode(QUERY), 3)
+    found = [(hit.text, f"{hit.score:.3f}") for hit in hits]
+    to.print(display.table((f"nearest to '{QUERY}'", "cosine"), found))
     to.print(f"\nThe model is in {out}. Try:")
     to.print(f"  echo 'a sum of money owed' | ade predict {out}")
     to.print("  ade predict --labels sports,politics,science FILE")

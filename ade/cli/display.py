@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -40,25 +40,23 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def plain_table(*columns: str, title: str | None = None, wrap: bool = False) -> Table:
-    """A plain table: the first column to the left, numbers to the right.
-
-    Where the table is too wide, the first column is wrapped and the others, which hold numbers, are not; with `wrap`,
-    for other values, all columns may be.
-    """
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, texts: Sequence[int] = (0,)
+) -> Table:
+    """A plain table. Columns of `texts` stand to the left and are wrapped where they are too long, numbers are not."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
-        side: Any = "right" if number else "left"
-        table.add_column(column, justify=side, header_style="dim", no_wrap=number > 0 and not wrap, overflow="fold")
-    return table
+        is_text = number in texts
+        side: Any = "left" if is_text else "right"
+        made.add_column(column, justify=side, header_style="dim", no_wrap=not is_text, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
-def print_facts(to: Console, rows: Sequence[tuple[str, str]]) -> None:
-    """Print a line for each name and value; long values are wrapped."""
-    table = plain_table(*rows[0], wrap=True)
-    for row in rows[1:]:
-        table.add_row(*row)
-    to.print(table)
+def facts(rows: Sequence[tuple[str, str]]) -> Table:
+    """A line for each name and value."""
+    return table(rows[0], rows[1:], texts=(0, 1))
 
 
 def metric_name(name: str) -> str:
@@ -97,12 +95,12 @@ def say_unknown_tokens(tokenizer: "Tokenizer", texts: Sequence[str], meaning: st
         say(f"{100 * share:.0f}% of the tokens of these texts are unknown or single bytes: {meaning} {LANGUAGES}")
 
 
-def show(value: Mapping[str, Any], as_json: bool, draw: Callable[[Console], None]) -> None:
-    """Print a result as one JSON object, or as `draw` prints it for a person."""
+def show(value: Mapping[str, Any], as_json: bool, *parts: Table | Text | str) -> None:
+    """Print a result as one JSON object, or for a person as tables and lines."""
     if as_json:
         print(json.dumps(value))
     else:
-        draw(console())
+        console().print(*parts, sep="\n")
 
 
 def print_explanation(to: Console, explanation: "Explanation") -> None:
@@ -110,11 +108,11 @@ def print_explanation(to: Console, explanation: "Explanation") -> None:
     label, prediction = explanation.index(), explanation.prediction
     name = "the number" if prediction.probability is None else one_line(format_label(explanation.names[label]))
     to.print(Text(format_output(Output(prediction)).rstrip("\n").replace("\t", "  "), style="bold"))
-    table = plain_table("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight")
+    rows = []
     for word in explanation.words:
         weight = f"{100 * word.pooling_weight:.1f}%"
-        table.add_row(one_line(word.text), f"{word.total[label]:+.3f}", f"{word.lexicon[label]:+.3f}", weight)
-    to.print(table)
+        rows.append((one_line(word.text), f"{word.total[label]:+.3f}", f"{word.lexicon[label]:+.3f}", weight))
+    to.print(table(("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight"), rows))
 
     by_ngrams = [(ngram.text, float(ngram.contributions[label])) for ngram in explanation.ngrams]
     strongest = sorted(by_ngrams, key=lambda each: -abs(each[1]))[:STRONGEST]

@@ -1,9 +1,9 @@
 """The verb `ade evaluate`: metrics of a model on labelled texts, and a report as an HTML page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
+from rich.table import Table
 
 from ade.cli import display, options
 from ade.cli.options import option
@@ -15,7 +15,7 @@ from ade.errors import InputError
 from ade.files import new_file
 
 if TYPE_CHECKING:
-    from ade.evaluation import AnyEvaluation, ClassMetrics, Evaluation, TagEvaluation
+    from ade.evaluation import AnyEvaluation, ClassMetrics, TagEvaluation
 
 MAX_CLASSES = 25  # labels whose metrics are printed
 
@@ -54,7 +54,7 @@ def evaluate(
     result: Any = evaluate(loaded, dataset)
     if report is not None:
         _write_report(report, f"{model} on {data}", result, dataset)
-    display.show(_as_dict(result), as_json, lambda to: print_evaluation(to, result))
+    display.show(_as_dict(result), as_json, *tables(result))
 
 
 def _write_report(report: Path, title: str, result: Any, dataset: Any) -> None:
@@ -81,43 +81,32 @@ def _as_dict(result: Any) -> dict[str, Any]:
     return metrics
 
 
-def print_evaluation(to: Console, result: "AnyEvaluation | TagEvaluation") -> None:
-    """Print metrics; of labels also precision, recall and F1, and for single-label models the confusions."""
+def tables(result: "AnyEvaluation | TagEvaluation") -> list[Table | str]:
+    """Metrics; of labels also precision, recall and F1, and for single-label models what is confused."""
     metrics = result.as_dict()
-    table = display.plain_table(*("texts" if name == "n" else display.metric_name(name) for name in metrics))
-    table.add_row(*(display.format_metric(name, value) for name, value in metrics.items()))
-    to.print(table)
+    names = ["texts" if name == "n" else display.metric_name(name) for name in metrics]
+    parts: list[Table | str] = [
+        display.table(names, [[display.format_metric(name, value) for name, value in metrics.items()]])
+    ]
     if (error := getattr(result, "calibration_error", None)) is not None:
-        to.print(f"probabilities are off by {100 * error:.1f} on average (calibration error, 15 bins)", style="dim")
+        parts.append(f"probabilities are off by {100 * error:.1f} on average (calibration error, 15 bins)")
+
     classes: list[ClassMetrics] = getattr(result, "classes", [])
-    if classes:
-        _print_classes(to, classes)
-    if "counts" in vars(result):
-        _print_confusion(to, cast("Evaluation", result))
-
-
-def _print_classes(to: Console, classes: "list[ClassMetrics]") -> None:
-    """Print the metrics of each label; of many labels those of the lowest F1, which occur."""
     shown = classes
-    if len(classes) > MAX_CLASSES:
+    if len(classes) > MAX_CLASSES:  # those of the lowest F1, which occur
         shown = sorted((each for each in classes if each.n), key=lambda each: each.f1)[:MAX_CLASSES]
-    to.print()
-    table = display.plain_table("label", "precision", "recall", "F1", "texts")
-    for label, *values, count in shown:
-        table.add_row(one_line(label), *(f"{100 * value:.2f}" for value in values), f"{count:,}")
-    to.print(table)
+    if classes:
+        rows = [
+            (one_line(label), *(f"{100 * value:.2f}" for value in values), f"{count:,}")
+            for label, *values, count in shown
+        ]
+        parts += ["", display.table(("label", "precision", "recall", "F1", "texts"), rows)]
     if len(shown) < len(classes):
-        to.print(f"({len(shown)} of {len(classes):,} labels, the lowest F1 first; --json has all)")
+        parts.append(f"({len(shown)} of {len(classes):,} labels, the lowest F1 first; --json has all)")
 
-
-def _print_confusion(to: Console, result: "Evaluation") -> None:
-    """Print the most frequent confusions."""
-    pairs = result.confused()
-    if not pairs:
-        return
-    to.print()
-    table = display.plain_table("most frequent confusions", "predicted", "times", "of")
-    table.columns[1].no_wrap = False
-    for label, predicted, times, total in pairs:
-        table.add_row(one_line(label), one_line(predicted), f"{times:,}", f"{total:,}")
-    to.print(table)
+    pairs = result.confused() if hasattr(result, "confused") else []
+    if pairs:
+        rows = [(one_line(each.label), one_line(each.predicted), f"{each.n:,}", f"{each.of:,}") for each in pairs]
+        columns = ("most frequent confusions", "predicted", "times", "of")
+        parts += ["", display.table(columns, rows, texts=(0, 1))]
+    return parts

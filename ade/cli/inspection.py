@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
+from rich.table import Table
 
 from ade.cli import display, options
 from ade.cli.options import argument, option
@@ -53,10 +53,9 @@ def _show_parameters(source: Path, as_json: bool) -> None:
     from ade.folder import Saved
     from ade.inspector.words import count_parameters
 
-    table, counts = display.plain_table("component", "parameters"), count_parameters(Saved.read(source))
-    for name, count in counts.items():
-        table.add_row(name.replace("_", " "), f"{count:,}")
-    display.show({"parameters": counts}, as_json, lambda to: to.print(table))
+    counts = count_parameters(Saved.read(source))
+    rows = [(name.replace("_", " "), f"{count:,}") for name, count in counts.items()]
+    display.show({"parameters": counts}, as_json, display.table(("component", "parameters"), rows))
 
 
 def _show_words(source: Path, words: list[str], texts: list[str], as_json: bool) -> None:
@@ -71,28 +70,27 @@ def _show_words(source: Path, words: list[str], texts: list[str], as_json: bool)
     else:
         tokens = inspect_words(source, words, NEAREST)
     result["words"] = [token.as_dict() for token in tokens]
-    display.show(result, as_json, lambda to: print_words(to, tokens, str(result.get("label", ""))))
+    display.show(result, as_json, *tables(tokens, str(result.get("label", ""))))
 
 
-def print_words(to: Console, tokens: "list[TokenAnchors]", label: str = "") -> None:
-    """Print a table per token: its anchors with their weights and nearest words, the largest weight first.
+def tables(tokens: "list[TokenAnchors]", label: str = "") -> list[Table | str]:
+    """A table per token: its anchors with their weights and nearest words, the largest weight first.
 
     Where the tokens stand in a text, also what each anchor adds to the score of the predicted label.
     """
+    parts: list[Table | str] = []
     if label:
-        to.print(f"What each anchor adds to the score of {one_line(label)}:\n")
+        parts.append(f"What each anchor adds to the score of {one_line(label)}:\n")
     for token in tokens:
         name = token.word if token.token.strip("▁Ġ") == token.word else f"{token.word}: {token.token}"
         adds = ["adds"] if any(use.adds is not None for use in token.anchors) else []
-        table = display.plain_table("anchor", "weight", *adds, title=name)
-        table.columns[0].justify, table.columns[0].no_wrap = "right", True
-        left = max(20, to.width - len("+0.510  ") * len(table.columns))  # numbers are never cut, words are
-        table.add_column("nearest words", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=left)
+        rows = []
         for use in token.anchors:
             here = [f"{use.adds:+.3f}"] if use.adds is not None else []
-            table.add_row(str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest))
-        to.print(table)
-        to.print()
+            rows.append([str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest)])
+        columns = ["anchor", "weight", *adds, "nearest words"]
+        parts += [display.table(columns, rows, title=name, texts=[len(columns) - 1]), ""]
+    return parts
 
 
 def _write_page(source: Path, file: Path, words: list[str], texts: list[str], as_json: bool) -> None:
@@ -109,4 +107,4 @@ def _write_page(source: Path, file: Path, words: list[str], texts: list[str], as
         draft.write_text(page({"about": inspector.about(), "readings": readings, "words": words}), "utf8")
     result = {"html": str(file), "bytes": file.stat().st_size, "texts": len(readings)}
     line = f"{file}: {len(readings)} sentences, {display.size(file.stat().st_size)}; open it in a browser"
-    display.show(result, as_json, lambda to: to.print(line))
+    display.show(result, as_json, line)

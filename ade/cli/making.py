@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from rich.console import Console
+from rich.table import Table
 
 from ade.cli import display, options
 from ade.cli.options import argument, option
@@ -14,10 +14,6 @@ from ade.data.records import texts_of
 from ade.errors import InputError
 from ade.progress import shown
 from ade.settings import Architecture, CompressionSettings, DistillationSettings, TrainingSettings
-
-if TYPE_CHECKING:
-    from ade.compression.compress import CompressionReport
-    from ade.folder import Saved
 
 TRAINING = options.MoreSettings((TrainingSettings, Architecture), ("device", "epochs"))
 DISTILLATION = options.MoreSettings((DistillationSettings,), ("size", "device", "anchors", "pairs"))
@@ -108,11 +104,12 @@ def _show_training(out: Path, predictor: Any, test: Any, as_json: bool) -> None:
         result["test"] = evaluate(predictor, test).as_dict()
         add_metadata(out, test=result["test"])
     result["bytes"] = nbytes_of(out)
-    display.show(result, as_json, lambda to: print_training(to, result))
+    next_commands = f"Next: ade predict {out} FILE\n      ade serve {out}"
+    display.show(result, as_json, training_facts(result), next_commands)
 
 
-def print_training(to: Console, result: Mapping[str, Any]) -> None:
-    """Print where a trained model is, what it is expected to reach and how that was measured, and its size."""
+def training_facts(result: Mapping[str, Any]) -> Table:
+    """Where a trained model is, what it is expected to reach and how that was measured, and its size."""
     rows = [("model", result["model"])]
     estimate = result.get("estimate") or {}
     if estimate:
@@ -137,8 +134,7 @@ def print_training(to: Console, result: Mapping[str, Any]) -> None:
     if result.get("lexicon"):
         entries = result["lexicon"]["entries"]
         rows.append(("n-grams", f"{entries:,}" if entries else "none: they did not lower the loss"))
-    display.print_facts(to, rows)
-    to.print(f"Next: ade predict {result['model']} FILE\n      ade serve {result['model']}")
+    return display.facts(rows)
 
 
 def distill(
@@ -177,18 +173,11 @@ def distill(
         saved = distil(loaded, settings, counts, report)
         saved.write(draft)
 
-    sizes = {"bytes": saved.nbytes, "teacher_bytes": loaded.nbytes, "ratio": loaded.nbytes / saved.nbytes}
-    result = {"codebook": str(out), **saved.config.metadata, **sizes}
-    display.show(result, as_json, lambda to: _print_codebook(to, result, saved))
-
-
-def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> None:
-    """Print how near a codebook is to its teacher, and its size."""
-    from ade.codebook import codebook_of
-
-    book = codebook_of(saved.table)
+    nbytes = {"bytes": saved.nbytes, "teacher_bytes": loaded.nbytes, "ratio": loaded.nbytes / saved.nbytes}
+    result = {"codebook": str(out), **saved.config.metadata, **nbytes}
+    book: Any = saved.table
     spread = f"5% {result['cosine_p5']:.3f}  95% {result['cosine_p95']:.3f}"
-    sizes = f"{display.size(result['teacher_bytes'])} -> {display.size(result['bytes'])}"
+    sizes = f"{display.size(loaded.nbytes)} -> {display.size(saved.nbytes)}"
     rows = [
         ("codebook", result["codebook"]),
         ("teacher", f"{result['teacher']}  {book.vocabulary:,} x {book.dim}"),
@@ -197,7 +186,7 @@ def _print_codebook(to: Console, result: Mapping[str, Any], saved: "Saved") -> N
         ("cosine to the teacher", f"mean {result['cosine']:.4f}  {spread}"),
         ("size", f"{sizes}, {result['ratio']:.1f}x smaller"),
     ]
-    display.print_facts(to, rows)
+    display.show(result, as_json, display.facts(rows))
 
 
 def compress(
@@ -224,22 +213,16 @@ def compress(
 
     with shown() as report:
         result = pack(model, out, chosen, corpus or (), tune or (), overwrite, report)
-    display.show({"model": str(out), **asdict(result)}, as_json, lambda to: _print_compression(to, out, result))
-
-
-def _print_compression(to: Console, out: Path, result: "CompressionReport") -> None:
-    sizes = display.plain_table(str(out), "before", "after", "")
+    rows = []
     for name, pair in (("table", result.table), ("folder", result.folder)):
         before, after = pair["before"], pair["after"]
-        sizes.add_row(name, display.size(before), display.size(after), f"{before / after:.1f}x")
-    to.print(sizes)
-    if not result.loss:
-        to.print("'--corpus FILE' says what your texts are like, and measures the loss on them", style="dim")
-        return
-
-    losses = display.plain_table("held-out text", f"{result.measure}, %")
-    for name, loss in result.loss.items():
-        losses.add_row(name, f"{loss:.2f}")
-    if len(result.loss) > 1:
-        losses.add_row("mean", f"{result.mean_loss:.2f}")
-    to.print(losses)
+        rows.append((name, display.size(before), display.size(after), f"{before / after:.1f}x"))
+    parts: list[Table | str] = [display.table((str(out), "before", "after", ""), rows)]
+    if result.loss:
+        losses = [(name, f"{loss:.2f}") for name, loss in result.loss.items()]
+        if len(losses) > 1:
+            losses.append(("mean", f"{result.mean_loss:.2f}"))
+        parts.append(display.table(("held-out text", f"{result.measure}, %"), losses))
+    else:
+        parts.append("'--corpus FILE' says what your texts are like, and measures the loss on them")
+    display.show({"model": str(out), **asdict(result)}, as_json, *parts)

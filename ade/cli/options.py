@@ -98,11 +98,10 @@ class MoreSettings:
     def _help(self, given: list[str] | None) -> list[str] | None:
         if "help" not in (given or ()):
             return given
-        table = display.plain_table("setting", "default", "", wrap=True)
-        table.columns[1].justify = table.columns[2].justify = "left"
+        rows = []
         for owner, entry in self._fields():
-            table.add_row(entry.name, _default(owner, entry), entry.type.__metadata__[0])  # type: ignore[union-attr]
-        display.console().print(table)
+            rows.append((entry.name, _default(owner, entry), entry.type.__metadata__[0]))  # type: ignore[union-attr]
+        display.console().print(display.table(("setting", "default", ""), rows, texts=(0, 1, 2)))
         raise typer.Exit
 
 

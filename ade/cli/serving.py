@@ -4,18 +4,11 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from rich.console import Console
+from typing import Annotated
 
 from ade.cli import display, options
 from ade.cli.options import option
 from ade.settings import ServiceSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ade.integrations.onnx import ExportedFile
 
 SERVICE = options.MoreSettings((ServiceSettings,))
 
@@ -75,12 +68,5 @@ def export(
 
     files = write(model, out, overwrite)
     result = {"folder": str(out), "files": [asdict(each) for each in files]}
-    display.show(result, as_json, lambda to: print_export(to, files))
-
-
-def print_export(to: Console, files: "Sequence[ExportedFile]") -> None:
-    """Print the files of an export, and how far their outputs are from the model's own."""
-    table = display.plain_table("file", "size", "error")
-    for each in files:
-        table.add_row(each.file, display.size(each.bytes), f"{100 * each.error:.4f}%")
-    to.print(table)
+    rows = [(each.file, display.size(each.bytes), f"{100 * each.error:.4f}%") for each in files]
+    display.show(result, as_json, display.table(("file", "size", "error"), rows))

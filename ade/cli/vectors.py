@@ -2,9 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from rich.console import Console
+from typing import Annotated
 
 from ade.cli import display, options
 from ade.cli.options import argument, option
@@ -16,9 +14,6 @@ from ade.data.writers import write_json_lines, write_vectors
 from ade.files import ENGLISH
 from ade.progress import shown
 from ade.settings import EncoderSettings
-
-if TYPE_CHECKING:
-    from ade.encoders.search import Hit
 
 Encoder = Annotated[
     str, option("Encoder folder or hub name; by default the one included.", "--encoder", metavar="NAME")
@@ -67,14 +62,9 @@ def distill_encoder(
     about = encoder.metadata
     result = {"encoder": str(out), "teacher": about["teacher"], "texts": about["rows"], "dim": encoder.dim}
     result |= {"cosine": about["dev"]["cosine"], "bytes": nbytes_of(out)}
-    display.show(result, as_json, lambda to: _print_encoder(to, result))
-
-
-def _print_encoder(to: Console, result: dict[str, Any]) -> None:
-    table = display.plain_table("encoder", "texts", "cosine with the teacher", "dimensions", "size")
-    cosine, size = f"{result['cosine']:.3f}", display.size(result["bytes"])
-    table.add_row(result["encoder"], f"{result['texts']:,}", cosine, str(result["dim"]), size)
-    to.print(table)
+    columns = ("encoder", "texts", "cosine with the teacher", "dimensions", "size")
+    row = (str(out), f"{about['rows']:,}", f"{result['cosine']:.3f}", str(encoder.dim), display.size(result["bytes"]))
+    display.show(result, as_json, display.table(columns, [row]))
 
 
 def encode(
@@ -129,12 +119,8 @@ def search(
         index = index_file(loaded, options.model_path(encoder), file, text_column, report)
     hits = {text: index.search(loaded.encode(text), top) for text in query}
     results = {text: [hit._asdict() for hit in each] for text, each in hits.items()}
-    display.show({"texts": len(index.texts), "results": results}, as_json, lambda to: _print_hits(to, hits))
-
-
-def _print_hits(to: Console, hits: "dict[str, list[Hit]]") -> None:
-    for query, each in hits.items():
-        table = display.plain_table("text", "row", "cosine", title=query if len(hits) > 1 else None)
-        for hit in each:
-            table.add_row(one_line(hit.text), f"{hit.row + 1:,}", f"{hit.score:.3f}")
-        to.print(table)
+    tables = []
+    for text, each in hits.items():
+        rows = [(one_line(hit.text), f"{hit.row + 1:,}", f"{hit.score:.3f}") for hit in each]
+        tables.append(display.table(("text", "row", "cosine"), rows, title=text if len(hits) > 1 else None))
+    display.show({"texts": len(index.texts), "results": results}, as_json, *tables)

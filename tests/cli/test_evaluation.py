@@ -7,10 +7,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ade.cli import display
-from ade.cli.evaluation import MAX_CLASSES, print_evaluation
+from ade.cli.evaluation import MAX_CLASSES, tables
 from ade.evaluation import compare
 from ade.evaluation_report import MAX_MATRIX, calibration, report_page
 from tests.conftest import topic_texts
@@ -46,14 +45,12 @@ def test_labels_and_confusions_are_shown(ade, trained, rows):
 
 
 @pytest.mark.parametrize("count", [2, 8, 30])
-def test_tables_fit_and_no_number_is_cut(count):
+def test_tables_fit_and_no_number_is_cut(count, capsys):
     names = [f"{'a long name of a label ' * 4}{i}" for i in range(count)]
     generator = np.random.default_rng(0)
     result = compare(generator.integers(0, count, 4_000_000), generator.integers(0, count, 4_000_000), names)
-    console = Console(width=display.console().width, highlight=False, markup=False)
-    with console.capture() as captured:
-        print_evaluation(console, result)
-    out = captured.get()
+    display.show({}, False, *tables(result))
+    out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
     assert "…" not in out
     shown = sorted(result.classes, key=lambda each: each.f1)[:MAX_CLASSES]

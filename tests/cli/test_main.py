@@ -8,11 +8,9 @@ import pytest
 import typer
 
 from ade import __version__
-from ade.cli import demo, display
-from ade.cli.inspection import print_words
+from ade.cli import demo, display, inspection
 from ade.cli.main import app_with
-from ade.cli.making import TRAINING, print_training
-from ade.cli.serving import print_export
+from ade.cli.making import TRAINING, training_facts
 from ade.cli.writing import Output, format_output
 from ade.decision import Prediction, Tagged
 from ade.errors import InputError
@@ -262,8 +260,8 @@ def test_labels_stay_on_their_line(ade, book, tmp_path):
 
 @pytest.fixture
 def printed(capsys):
-    def lines(draw, *values):
-        draw(display.console(), *values)
+    def lines(*parts):
+        display.show({}, False, *parts)
         out = capsys.readouterr().out
         assert max(map(len, out.splitlines())) <= 100
         return out
@@ -277,19 +275,13 @@ ESTIMATE |= {"how": "5-fold cross-validation"}
 
 def test_long_paths_are_wrapped_and_numbers_stay_whole(printed):
     folder = str(Path("/home") / "x".join(map(str, range(70))))
-    out = printed(print_training, {"model": folder, "steps": 12_345, "estimate": ESTIMATE, "bytes": 1_234_567})
+    out = printed(training_facts({"model": folder, "steps": 12_345, "estimate": ESTIMATE, "bytes": 1_234_567}))
     assert folder in "".join(word for word in out.split() if word != "model")  # the heading beside it
     for number in ("12,345", "98.77", "97.01", "99.5", "1.2 MB", "5-fold cross-validation, 500 rows"):
         assert number in out
 
     words = tuple(f"derivatives{number}" for number in range(12))
     uses = (AnchorUse(450, 0.163, words, -0.171), AnchorUse(47, -0.26, words, 0.2))
-    out = printed(print_words, [TokenAnchors("spring", "spring", uses)])
-    for whole in ("anchor", "weight", "+0.163", "-0.171", "-0.260", "…"):
-        assert whole in out
-
-    from ade.integrations.onnx import ExportedFile
-
-    out = printed(print_export, [ExportedFile("model_q4.onnx", 123_456_789, 0.0123)])
-    for whole in ("model_q4.onnx", "123.5 MB", "1.2300%"):
+    out = printed(*inspection.tables([TokenAnchors("spring", "spring", uses)]))
+    for whole in ("anchor", "weight", "+0.163", "-0.171", "-0.260", *words):
         assert whole in out
