@@ -40,7 +40,7 @@ def find_columns(source: object, names: Sequence[str], text: str | None, label: 
     if text is None:
         text = _find([name for name in names if name != label], TEXT, TEXT_WORDS)
     if label is None:
-        label = _find([name for name in names[::-1] if name != text], LABEL, LABEL_WORDS, ENDINGS)
+        label = _find([name for name in names[::-1] if name != text], LABEL, LABEL_WORDS)
     if len(names) == 2 and text is None and label in names:
         text = names[1 - names.index(label)]
     elif len(names) == 2 and label is None and text in names:
@@ -71,24 +71,22 @@ def _checked(source: object, names: Sequence[str], name: str | None, what: str) 
     return name
 
 
-def _find(names: Sequence[str], usual: str, words: set[str], endings: Sequence[str] = ()) -> str | None:
+def _find(names: Sequence[str], usual: str, words: set[str]) -> str | None:
     """The column with the usual name, else the first one whose last word is one of these."""
     if usual in names:
         return usual
-    return next((name for name in names if _last_word(name, endings) in words), None)
+    return next((name for name in names if not words.isdisjoint(_last_word(name))), None)
 
 
-def _last_word(name: str, endings: Sequence[str]) -> str | None:
-    """The last word of a name, in lower case and in the singular, before an ending; None for a text in its place.
+def _last_word(name: str) -> set[str]:
+    """The last word of a name in lower case, before an ending and in singular forms; none of a text in its place.
 
     That of `reviewText` and `review_texts` is the same.
     """
-    words = [_singular(word.lower()) for word in WORDS.findall(name)]
+    words = [word.lower() for word in WORDS.findall(name)]
+    if len(words) > 1 and words[-1] in ENDINGS:
+        words.pop()
     if not 0 < len(words) <= MAX_WORDS:
-        return None
-    return words[-2] if words[-1] in endings and len(words) > 1 else words[-1]
-
-
-def _singular(word: str) -> str:
-    forms = (word, word.removesuffix("s"), word.removesuffix("es"), word.removesuffix("ies") + "y")
-    return next((form for form in forms if form in TEXT_WORDS | LABEL_WORDS), word)
+        return set()
+    word = words[-1]
+    return {word, word.removesuffix("s"), word.removesuffix("es"), word.removesuffix("ies") + "y"}

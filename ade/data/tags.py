@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from ade.data.problems import SINGLE
 from ade.data.streams import open_text, reading_errors
@@ -73,7 +73,7 @@ def read_tagged(path: Path) -> TaggedDataset:
 def _sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
     """Sentences of (word, tag) pairs."""
     with reading_errors(path, "words with tags"), open_text(path) as file:
-        lines = [line.strip() for line in file.read().split("\n")]
+        lines = [line.strip() for line in file]
     usual = Counter(_line_form(line) for line in lines if line and not line.startswith("#")).most_common(1)
 
     sentence: list[tuple[str, str]] = []
@@ -107,29 +107,25 @@ def encode_sentences(
     tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_length: int
 ) -> tuple[Ragged, np.ndarray]:
     """Token ids of sentences, and for each token the index of the word it is the first token of, else -1."""
-    ids: list[int] = []
-    words: list[int] = []
-    lengths = []
-    texts = [" ".join(sentence) for sentence in sentences]
+    ids, words = [], []
+    texts = (" ".join(sentence) for sentence in sentences)
     encodings = chain.from_iterable(encode_chunks(tokenizer, texts, max_length, offsets=True))
-    for sentence, text, encoding in zip(sentences, texts, encodings, strict=True):
-        ids.extend(encoding.ids or [0])
-        words.extend(_first_token_words(sentence, text, encoding.offsets) or [-1])
-        lengths.append(len(encoding.ids) or 1)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-    return Ragged(np.array(ids, np.int32), offsets), np.array(words, dtype=np.int64)
+    for sentence, encoding in zip(sentences, encodings, strict=True):
+        ids.append(encoding.ids or [0])
+        words.append(_first_token_words(sentence, encoding))
+    return Ragged.of(ids), np.concatenate([np.empty(0, np.int64), *words])
 
 
-def _first_token_words(sentence: Sequence[str], text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """For each token's character span, the index of the word it is the first token of, else -1."""
-    word_ends = np.cumsum([len(word) + 1 for word in sentence]) - 1
-    words, last = [], -1
-    for start, end in spans:
-        leading_spaces = len(text[start:end]) - len(text[start:end].lstrip())  # a token may include the space before it
-        first = start + leading_spaces
-        word = int(np.searchsorted(word_ends, first, side="right")) if first < end else -1
-        words.append(word if word > last else -1)
-        last = max(last, word)
+def _first_token_words(sentence: Sequence[str], encoding: Encoding) -> np.ndarray:
+    """For each token of a sentence, the index of the word it is the first token of, else -1: (L,)."""
+    words = np.full(len(encoding.ids) or 1, -1)
+    start = 0
+    for number, word in enumerate(sentence):
+        tokens = (encoding.char_to_token(at) for at in range(start, start + len(word)))
+        first = next((token for token in tokens if token is not None), None)
+        if first is not None and words[first] < 0:  # a token may span several words
+            words[first] = number
+        start += len(word) + 1
     return words
 
 
