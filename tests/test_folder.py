@@ -106,7 +106,7 @@ DAMAGES: list[tuple[str, Any, str]] = [  # a file and its content, settings, or 
     ("ade.embedding.codes", lambda array: array[:-1], "'codes' should be"),
     ("ade.embedding.pairs", lambda array: None, "'pairs' should be"),
     ("ade.embedding.anchors_scales", nan_at_the_end, "'anchors' holds numbers that are not finite"),
-    ("ade.embedding.scale_range", nan_at_the_end, "range of the scales"),
+    ("ade.embedding.scale_range", nan_at_the_end, "not finite"),
     ("pooler.weight", lambda array: None, "'pooler.weight' should be int8"),
     ("pooler.scales", lambda array: None, "'pooler.scales' should be float16"),
     ("head.scales", nan_at_the_end, "'head.weight' holds numbers that are not finite"),

@@ -10,7 +10,7 @@ The last two are undone where texts are given and more of them than that are spl
 used with the changed tokenizer, so training and prediction always agree.
 """
 
-import copy
+import base64
 import json
 import sys
 import unicodedata
@@ -67,7 +67,7 @@ def _with_nfkc(spec: Json, texts: Sequence[str], before: Sequence[np.ndarray]) -
     changed: list[Json] = []
     for part in parts:
         replaceable = part["type"] == "Precompiled" and _is_nfkc(part["precompiled_charsmap"])
-        changed.extend(copy.deepcopy(NFKC) if replaceable else [part])
+        changed.extend(NFKC if replaceable else [part])
     candidate = {**spec, "normalizer": {"type": "Sequence", "normalizers": changed}}
     return candidate if _changed(candidate, texts, before) <= TOLERANCE else spec
 
@@ -75,8 +75,9 @@ def _with_nfkc(spec: Json, texts: Sequence[str], before: Sequence[np.ndarray]) -
 @cache
 def _is_nfkc(character_map: str) -> bool:
     """Whether a character map normalises each character as `NFKC` does, apart from a few."""
-    theirs = _normalizer([{"type": "Precompiled", "precompiled_charsmap": character_map}])
-    ours, different = _normalizer(NFKC), 0
+    theirs = normalizers.Precompiled(base64.b64decode(character_map))
+    ours = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()])
+    different = 0
     for number in range(sys.maxunicode + 1):
         character = chr(number)
         if unicodedata.category(character) in ("Cn", "Co", "Cs"):  # unassigned, for private use, surrogates
@@ -85,14 +86,6 @@ def _is_nfkc(character_map: str) -> bool:
         if different > DIFFERENT_CHARACTERS:
             return False
     return True
-
-
-def _normalizer(parts: list[Json]) -> normalizers.Normalizer:
-    """Normalizers that are applied one after the other, from their JSON."""
-    empty: Json = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "pre_tokenizer": None}
-    empty |= {"post_processor": None, "decoder": None, "model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}}
-    spec = {**empty, "normalizer": {"type": "Sequence", "normalizers": parts}}
-    return Tokenizer.from_str(json.dumps(spec)).normalizer
 
 
 def _with_rounded_scores(spec: Json, texts: Sequence[str], before: Sequence[np.ndarray]) -> Json:

@@ -115,10 +115,6 @@ def pack(pairs: Pairs, packing: Packing) -> tuple[PackedSizes, dict[str, np.ndar
     own = first_anchor >= shared
     own_8 = own & (first_anchor < shared + packing.fine)
     own_4 = own & ~own_8
-    own_tokens = np.concatenate([np.flatnonzero(own_8), np.flatnonzero(own_4)])
-    in_order = np.array_equal(first_anchor[own_tokens], np.arange(shared, len(anchors)))
-    if not in_order or (counts[own] != 1).any():
-        raise InputError("rows of single tokens must be in the order of their tokens, one anchor each")
 
     sizes = PackedSizes(
         vocabulary=len(counts),
@@ -169,12 +165,9 @@ def unpack(sizes: PackedSizes, arrays: Mapping[str, np.ndarray]) -> Pairs:
     indices[~of_own] = words & (2**sizes.index_bits - 1)
     weights = np.ones(len(indices))
     weights[~of_own] = ((words >> sizes.index_bits) - WEIGHT_LEVELS) / WEIGHT_LEVELS
-    if indices.max() >= sizes.anchors + sizes.own_8 + sizes.own_4 or (indices[~of_own] >= sizes.anchors).any():
+    if (indices[~of_own] >= sizes.anchors).any():
         raise InputError("an index lies outside the anchors; the file is damaged")
-
     low, high = arrays["scale_range"].astype(np.float64)
-    if not 0 < low <= high < np.inf:
-        raise InputError("the range of the scales is not valid; the file is damaged")
     weights *= np.repeat(low * (high / low) ** (arrays["scales"] / SCALE_STEPS), counts)
 
     parts = [unpack_rows(arrays[name], arrays[f"{name}_scales"], sizes.dim) for name in ("anchors", "own_8", "own_4")]

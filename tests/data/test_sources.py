@@ -140,7 +140,6 @@ def test_remarks_before_training(labels, problem, said):
 @pytest.mark.parametrize(
     ("data", "labels", "message"),
     [
-        (["a", None, "c", float("nan")], list("xyxy"), "row 2: column 'text' holds no text"),
         (["a", "b", "c"], ["x", pd.NA, None], "row 2: column 'label' holds no label"),
         (["a", "b"], ["x"], "2 texts, but 1 labels"),
         (["a", "\ud800"], ["x", "y"], "row 2: column 'text' has half of a surrogate"),

@@ -85,9 +85,6 @@ def test_damage_is_noticed():
         unpack(sizes, {**arrays, "codes": codes})
     with pytest.raises(InputError, match="outside the anchors"):
         unpack(sizes, {**arrays, "pairs": np.full_like(arrays["pairs"], 255)})
-    for bounds in ([0, 1], [2, 1], [1, np.inf], [1, np.nan], [-1, 1]):
-        with pytest.raises(InputError, match="range of the scales"):
-            unpack(sizes, {**arrays, "scale_range": np.array(bounds, np.float32)})
 
 
 @pytest.mark.parametrize("name", ["most", "pairs", "own_8", "own_4", "vocabulary", "dim", "anchors"])
@@ -102,13 +99,3 @@ def test_sizes_no_packed_codebook_has_are_refused():
     for lie in ({"anchors": 0}, {"dim": -1}, {"pairs": 1.0}, {"own_8": True}):
         with pytest.raises(InputError, match="are not valid"):
             replace(sizes, **lie)
-
-
-def test_rows_of_single_tokens_must_be_in_order_and_their_only_pair():
-    pairs = ragged([2, 1], 5, own_4=2)
-    order = [0, 1, 3, 2, 4]
-    shared = pairs._replace(counts=np.array([2, 2, 1]))
-    missing = pairs._replace(anchors=np.vstack([pairs.anchors, pairs.anchors[:1]]))
-    for wrong in (pairs._replace(indices=pairs.indices[order]), shared, missing):
-        with pytest.raises(InputError, match="in the order of their tokens, one anchor each"):
-            pack(wrong, Packing(shared=5))
