@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ade import __version__
 from ade.codebook import Codebook
@@ -26,7 +25,7 @@ from ade.coded_layer import PackedTable
 from ade.compression.checkpoint import load_model, read_json, transformer_folder
 from ade.compression.outputs import is_decoder
 from ade.compression.quantizer import is_compressed
-from ade.configuration import CODEBOOK, ENCODER, KINDS, TAGGER
+from ade.configuration import ENCODER, TAGGER
 from ade.data.problems import MULTI, REGRESSION
 from ade.data.tokens import special_tokens_around
 from ade.errors import InputError, first_line
@@ -35,7 +34,7 @@ from ade.folder import Saved
 from ade.integrations.onnx_parts import ComputedPositions, LexiconInBytes, PairsInBytes, halve, linear_layers_in_bytes
 from ade.model import model_of
 from ade.progress import quiet
-from ade.trained_model import TrainedModel, model_from
+from ade.trained_model import TrainedModel, load
 
 ONNX, Q4 = "model.onnx", "model_q4.onnx"
 LIMITS = {ONNX: 1e-4, Q4: 0.4}  # norm of a file's error, relative to that of the model's own outputs
@@ -56,9 +55,7 @@ class ExportedFile:
     error: float  # norm of the difference from the model's own outputs, relative to their norm
 
 
-def export(
-    source: str | Path | Saved | TrainedModel, folder: str | Path, overwrite: bool = False
-) -> tuple[ExportedFile, ...]:
+def export(source: str | Path | TrainedModel, folder: str | Path, overwrite: bool = False) -> tuple[ExportedFile, ...]:
     """Write a classifier, an encoder or a compressed encoder as ONNX, with its tokenizer and labels.
 
     The files are first compared with the model on random texts; where one differs, nothing is written and an
@@ -67,11 +64,11 @@ def export(
     import onnxruntime.quantization  # noqa: F401 - where it is missing, an error before the work
 
     with new_folder(Path(folder), {ONNX}, overwrite) as draft:
-        if isinstance(source, str | Path):
-            if is_compressed(Path(source)):
-                return _write_compressed(Path(source), draft)
-            source = Saved.read(source)
-        return _write_model(source.saved if isinstance(source, TrainedModel) else source, draft)
+        if isinstance(source, TrainedModel):
+            return _write_model(source, draft)
+        if is_compressed(Path(source)):
+            return _write_compressed(Path(source), draft)
+        return _write_model(load(source), draft)
 
 
 class Exported(nn.Module):
@@ -102,13 +99,13 @@ def _random_batches(sources: Sequence[np.ndarray], longest: int) -> list[Batch]:
     """Return batches of several shapes; their texts, of random lengths, are cut from the sources in turn."""
     generator, batches = np.random.default_rng(0), []
     for rows, length in COMPARED:
-        length = max(1, min(length, longest))
-        mask = np.arange(length) < generator.integers(1, length + 1, (rows, 1))
+        columns = np.arange(max(1, min(length, longest)))
+        mask = columns < generator.integers(1, len(columns) + 1, (rows, 1))
         mask[0] = True
         texts = []
         for row in range(rows):
             source = sources[row % len(sources)]
-            texts.append(np.take(source, generator.integers(len(source)) + np.arange(length), mode="wrap"))
+            texts.append(source[(generator.integers(len(source)) + columns) % len(source)])
         batches.append((torch.from_numpy(np.stack(texts)), torch.from_numpy(mask).long()))
     return batches
 
@@ -138,13 +135,13 @@ def session_of(graph: bytes) -> Any:
 # -- classifiers and encoders ----------------------------------------------------------------------------------------
 
 
-def _write_model(saved: Saved, folder: Path) -> tuple[ExportedFile]:
-    config = saved.config
-    if config.kind in (TAGGER, CODEBOOK):
-        raise InputError(f"ONNX is for classifiers and encoders; this is {KINDS[config.kind]}")
+def _write_model(source: TrainedModel, folder: Path) -> tuple[ExportedFile]:
+    config = source.saved.config
+    if config.kind == TAGGER:
+        raise InputError("ONNX is for classifiers and encoders; this is a tagger")
     if config.attend != "tokens":
         raise InputError("ONNX is for attention over tokens; this model attends over anchors")
-    saved = saved.rounded()  # as it is stored
+    saved = source.saved.rounded()  # as it is stored
     vocabulary, generator = saved.table.vocabulary, np.random.default_rng(0)
     sources = [generator.permutation(vocabulary)]
     if saved.lexicon is not None:  # bigrams at random are hardly ever entries
@@ -161,15 +158,14 @@ def _write_model(saved: Saved, folder: Path) -> tuple[ExportedFile]:
     file = _compare(ONNX, graph, batches, expected)
 
     (folder / ONNX).write_bytes(graph)
-    used = model_from(saved)
-    used.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    before, after = special_tokens_around(used.tokenizer)
+    source.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    before, after = special_tokens_around(source.tokenizer)
     classifier = {"problem": config.problem, "labels": list(config.labels)}
     described = {
         "ade": __version__,
         **({"dim": config.output_size} if config.kind == ENCODER else classifier),
         "max_tokens": config.max_tokens,  # that attention reads
-        "max_length": used.tokens_read,  # to which a text is truncated
+        "max_length": source.tokens_read,  # to which a text is truncated
         "before": before,  # special tokens around every text, within max_length
         "after": after,
         "files": [asdict(file)],
@@ -240,7 +236,7 @@ def _write_compressed(source: Path, folder: Path) -> tuple[ExportedFile, ...]:
 
 
 class States(Exported):
-    """A compressed encoder: hidden states and, with the pooling of sentence-transformers, vectors of texts."""
+    """A compressed encoder: hidden states and, with the modules of sentence-transformers, vectors of texts."""
 
     def __init__(self, source: Path) -> None:
         super().__init__()
@@ -249,31 +245,21 @@ class States(Exported):
             raise InputError(f"{source}: {type(model).__name__} is not an encoder; only encoders are exported to ONNX")
         self.body: Any = nn.Module.float(model.base_model)  # transformers refuses it for quantized models
         self.body.set_attn_implementation("eager")
-        self.pooling, self.unit = pooling_of(source)
-        self.outputs = (STATES, POOLED) if self.pooling else (STATES,)
+        self.modules_after, self.outputs = nn.ModuleList(), (STATES,)
+        if (source / "modules.json").is_file():
+            from sentence_transformers import SentenceTransformer
+
+            self.modules_after.extend(list(SentenceTransformer(str(source), device="cpu"))[1:])
+            self.outputs = (STATES, POOLED)
         self.eval()
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         """Return the last hidden states (B, L, d) and, with a pooling, the vectors of texts (B, d)."""
         states = self.body(input_ids=ids, attention_mask=mask).last_hidden_state
-        if not self.pooling:
-            return (states,)
-        there = mask.unsqueeze(2).float()
-        pooled = states[:, 0] if self.pooling == "cls" else (states * there).sum(1) / there.sum(1).clamp(min=1e-9)
-        return states, F.normalize(pooled, dim=1) if self.unit else pooled
-
-
-def pooling_of(folder: Path) -> tuple[str, bool]:
-    """Return how sentence-transformers makes a vector of hidden states, and whether of length 1; "" for another way."""
-    modules = read_json(folder / "modules.json") if (folder / "modules.json").is_file() else []
-    unit = any(str(module["type"]).endswith("Normalize") for module in modules)
-    if len(modules) != 2 + unit or not (folder / "1_Pooling" / MARKER).is_file():
-        return "", False
-    config = read_json(folder / "1_Pooling" / MARKER)
-    flags = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # before `pooling_mode`
-    chosen = [flags.get(name, "") for name, on in config.items() if name.startswith("pooling_mode_") and on is True]
-    mode = config.get("pooling_mode") or (chosen[0] if len(chosen) == 1 else "")
-    return (mode, unit) if mode in flags.values() else ("", False)
+        features = {"token_embeddings": states, "attention_mask": mask}
+        for module in self.modules_after:
+            features = module(features)
+        return (states, features[POOLED]) if POOLED in features else (states,)
 
 
 def _in_four_bits(graph: bytes) -> bytes:
