@@ -80,13 +80,14 @@ def report(
 def beside(
     ref: Annotated[str, typer.Argument(help="A commit, or the folder of another checkout.", show_default=False)],
     repeats: Annotated[int, typer.Option(help="Turns of each tree.", min=1)] = 5,
+    steps: Annotated[int, typer.Option(help="Optimizer steps that are timed.", min=1)] = 100,
 ) -> None:
-    """Measure this tree beside another commit, in turn: training, predictions, a cold start."""
+    """Measure this tree beside another commit, in turn: training, predictions, a cold start, the service."""
     from benchmarks.beside import HERE
     from benchmarks.beside import beside as measured
 
     with shown() as progress:
-        rows = measured(ref, repeats, report=progress)
+        rows = measured(ref, repeats, (20, 20 + steps), progress)
     print_rows(
         ("", HERE, ref, "ratio"),
         [(row["what"], f"{row[HERE]:,.1f}", f"{row[ref]:,.1f}", f"{row['ratio']:.2f}") for row in rows],

@@ -1,7 +1,8 @@
 """Measures this tree beside another commit, in turn and in one run: `python -m benchmarks beside REF`.
 
 Figures of two runs differ by what else the machine did meanwhile; figures taken in turn do not. Both trees are asked in
-processes of their own through what hardly changes between commits: the command line, `ade.train` and `ade.load`.
+processes of their own through what hardly changes between commits: `ade.train` and `ade.load` in mode `tokens`, the
+command line, and its service under load.
 """
 
 import os
@@ -10,19 +11,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ade.errors import InputError
 from benchmarks.library import Report, silent, write_toy
+from benchmarks.records import ROOT
+from benchmarks.subjects.service import CLIENTS, ade_serve, load, served
 
-ROOT = Path(__file__).parent.parent
 HERE = "this tree"
 STEPS = (20, 120)  # of a short and a long training run, whose difference is timed
 TOY = (8000, 256, 8000, 100)  # vocabulary, dimensions, rows, words of a text
-REPEATS = 5  # turns
+SECONDS = 3.0  # of load on the service
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 # Run in each tree as `python -c SCRIPT what folder device short long`; "train" and "predict" print a rate.
 SCRIPT = """
@@ -37,8 +44,8 @@ inputs = folder.parent
 
 def train(steps, out=None):
     began = time.perf_counter()
-    ade.train(inputs / "rows.csv", teacher=inputs / "teacher", steps=steps, lexicon=False, device=device, out=out,
-              progress=False)
+    ade.train(inputs / "rows.csv", teacher=inputs / "teacher", attend="tokens", steps=steps, lexicon=False,
+              device=device, out=out, progress=False)
     return time.perf_counter() - began
 
 
@@ -60,47 +67,83 @@ else:
 """
 
 
-def measures(work: Path, devices: Sequence[str], steps: Sequence[int]) -> dict[str, tuple[str, ...]]:
-    """What is measured, with the words after `python`: a script that prints a rate, or a command that is timed."""
-    asked: dict[str, tuple[str, ...]] = {}
-    for device in devices:
-        arguments = (str(work), device, *map(str, steps))
-        asked[f"training, {device}, steps/s"] = ("-c", SCRIPT, "train", *arguments)
-        asked[f"predictions, {device}, texts/s"] = ("-c", SCRIPT, "predict", *arguments)
-    asked["ade predict of one text, ms"] = ("-m", "ade", "predict", str(work / "model"), str(work.parent / "one.txt"))
-    asked["import ade, ms"] = ("-c", "import ade")
-    return asked
+@dataclass(frozen=True)
+class Tree:
+    """A checkout, the folder of what it makes, and the steps of its training runs."""
+
+    source: Path
+    work: Path
+    steps: tuple[int, int] = STEPS
+
+    def measures(self) -> dict[str, Callable[[], Mapping[str, float]]]:
+        """What is measured: each gives figures by their names."""
+        asked: dict[str, Callable[[], Mapping[str, float]]] = {}
+        for device in DEVICES:
+            asked[f"training, {device}"] = partial(self.rate, "train", "steps/s", device)
+            asked[f"predictions, {device}"] = partial(self.rate, "predict", "texts/s", device)
+        model, text = self.work / "model", self.work.parent / "one.txt"
+        asked["ade predict"] = partial(self.milliseconds, "of one text, ms", "-m", "ade", "predict", model, text)
+        asked["import ade"] = partial(self.milliseconds, "ms", "-c", "import ade")
+        asked["ade serve"] = self.service
+        return asked
+
+    def rate(self, what: str, unit: str, device: str) -> dict[str, float]:
+        """What the script prints."""
+        return {unit: float(self.script(what, device))}
+
+    def milliseconds(self, unit: str, *words: object) -> dict[str, float]:
+        """How long a command takes."""
+        began = time.perf_counter()
+        self.run(*words)
+        return {unit: 1000 * (time.perf_counter() - began)}
+
+    def service(self) -> dict[str, float]:
+        """Requests a second of the service."""
+        texts = (self.work.parent / "texts.txt").read_text("utf8").splitlines()
+        rates = {}
+        with served(ade_serve(self.work / "model"), self.source) as address:
+            load(address, texts, 8, 0.2)  # the rows of the tokens are cached
+            for clients in CLIENTS:
+                rates[f"{clients} clients, requests/s"] = load(address, texts, clients, SECONDS)["requests_per_second"]
+        return rates
+
+    def script(self, what: str, device: str = "cpu") -> str:
+        """What the script prints in this tree."""
+        return self.run("-c", SCRIPT, what, self.work, device, *self.steps)
+
+    def run(self, *words: object) -> str:
+        """What Python prints with this tree's package; what it keeps, as codebooks, goes to the work folder."""
+        own = {"PYTHONPATH": str(self.source), "ADE_CACHE": str(self.work / "cache"), "ADE_PROGRESS": "0"}
+        command = [sys.executable, *map(str, words)]
+        done = subprocess.run(
+            command, cwd=self.work, env={**os.environ, **own}, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise InputError(f"{self.source}: {words[0]} failed: {done.stderr.strip()[-300:]}")
+        return done.stdout
 
 
-def measure(tree: Path, work: Path, words: Sequence[str]) -> float:
-    """One figure of a tree: the rate that is printed, or milliseconds."""
-    began = time.perf_counter()
-    printed = run_in(tree, work, *words)
-    return float(printed) if SCRIPT in words else 1000 * (time.perf_counter() - began)
-
-
-def beside(
-    ref: str, repeats: int = REPEATS, steps: Sequence[int] = STEPS, report: Report = silent
-) -> list[dict[str, Any]]:
+def beside(ref: str, repeats: int, steps: tuple[int, int] = STEPS, report: Report = silent) -> list[dict[str, Any]]:
     """Medians of both trees and their ratio, this tree's over the other's, for everything that is measured."""
-    import torch
-
-    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     with tempfile.TemporaryDirectory() as temporary, worktree(ref) as other:
-        trees = {HERE: (ROOT, Path(temporary) / "here"), ref: (other, Path(temporary) / "other")}
-        write_inputs(Path(temporary))
-        for tree, work in trees.values():
-            work.mkdir()
-            run_in(tree, work, "-c", SCRIPT, "prepare", str(work), "cpu", str(steps[0]), "0")
+        folder = Path(temporary)
+        write_inputs(folder)
+        trees = {ref: Tree(other, folder / "other", steps), HERE: Tree(ROOT, folder / "here", steps)}
+        for tree in trees.values():
+            tree.work.mkdir()
+            tree.script("prepare")
+        asked = {name: tree.measures() for name, tree in trees.items()}
 
-        rows, asked = [], {name: measures(work, devices, steps) for name, (_, work) in trees.items()}
+        rows = []
         for number, what in enumerate(asked[HERE]):
-            figures: dict[str, list[float]] = {name: [] for name in trees}
+            found: dict[str, dict[str, list[float]]] = {}  # figure -> tree -> its values
             for turn in range(repeats):
                 for name in (HERE, ref) if turn % 2 else (ref, HERE):
-                    figures[name].append(measure(*trees[name], asked[name][what]))
-            medians = {name: statistics.median(values) for name, values in figures.items()}
-            rows.append({"what": what, **medians, "ratio": medians[HERE] / medians[ref]})
+                    for figure, value in asked[name][what]().items():
+                        found.setdefault(figure, {HERE: [], ref: []})[name].append(value)
+            for figure, values in found.items():
+                medians = {name: statistics.median(each) for name, each in values.items()}
+                rows.append({"what": f"{what}, {figure}", **medians, "ratio": medians[HERE] / medians[ref]})
             report("beside", number + 1, len(asked[HERE]), {})
     return rows
 
@@ -131,14 +174,3 @@ def _git(*words: str) -> None:
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"git {words[0]} failed: {done.stderr.strip().splitlines()[-1]}")
-
-
-def run_in(tree: Path, work: Path, *words: str) -> str:
-    """What Python prints with a tree's package; what it keeps, as codebooks, goes to the folder `work`."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "ADE_CACHE": str(work / "cache"), "ADE_PROGRESS": "0"}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=work, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise InputError(f"{tree}: {words[0]} failed: {done.stderr.strip()[-300:]}")
-    return done.stdout

@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.library import write_toy
 
@@ -52,10 +53,13 @@ finally:
     if at == 0:
         print(f"operations: {seen}", file=sys.stderr)
 """
+Ended = tuple[int, str]  # exit status and errors
+Disturbance = dict[str, Any]  # arguments of `run`
 Command = tuple[str, ...]  # of ade, without its output folder; the same command goes on where it was killed
 
 
-class Undisturbed(NamedTuple):
+@dataclass(frozen=True)
+class Undisturbed:
     """What a command writes when nothing happens to it, in how many operations on files and seconds."""
 
     files: dict[str, bytes]
@@ -77,12 +81,10 @@ def write_data(folder: Path) -> dict[str, Command]:
     }
 
 
-def run(
-    command: Command, folder: Path, at: int = -1, max_file: int = 0, seconds: float = MAX_SECONDS
-) -> tuple[int, str]:
+def run(command: Command, folder: Path, operation: int = -1, max_file: int = 0, seconds: float = MAX_SECONDS) -> Ended:
     """Exit status and errors of a command that writes to `out` in a folder, disturbed as the arguments say."""
     own = {"ADE_CACHE": str(folder / "cache"), "HF_DATASETS_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-c", HOOK, str(at), str(folder), *command, "--out", str(folder / "out")]
+    words = [sys.executable, "-c", HOOK, str(operation), str(folder), *command, "--out", str(folder / "out")]
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (max_file, max_file)) if max_file else None
     try:
         done = subprocess.run(
@@ -98,30 +100,27 @@ def undisturbed(command: Command, folder: Path) -> Undisturbed:
     """Run a command without a disturbance."""
     folder.mkdir()
     began = time.monotonic()
-    status, errors = run(command, folder, 0)
+    status, errors = run(command, folder, operation=0)
     if status:
         raise RuntimeError(f"an undisturbed run failed: {errors[-500:]}")
     return Undisturbed(files_of(folder / "out"), int(errors.rpartition("operations: ")[2]), time.monotonic() - began)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The content of every file below a folder, but of those that hold times."""
+    """The content of every file below a folder."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def disturb(command: Command, folder: Path, at: int = -1, max_file: int = 0, seconds: float = MAX_SECONDS) -> str:
-    """Run a command that is disturbed: it is killed, or ends well, or names a full disk in one line."""
-    status, errors = run(command, folder, at, max_file, seconds)
-    ended_well = status in (0, 2) and errors.count("\n") <= 1 if max_file else status in (0, -signal.SIGKILL)
-    return "" if ended_well else f"status {status}: {errors[-300:]}"
-
-
-def trial(command: Command, whole: Undisturbed, folder: Path, disturb: Callable[[], str]) -> str:
+def trial(command: Command, whole: Undisturbed, folder: Path, disturbances: Sequence[Disturbance]) -> str:
     """Disturb a command, let it end, and compare; returns what is wrong, or an empty string."""
     (folder / "cache").mkdir(parents=True)
-    if wrong := disturb():
-        return wrong
+    for how in disturbances:  # it is killed, or ends well, or names a full disk in one line
+        status, errors = run(command, folder, **how)
+        one_line = status == 2 and errors.count("\n") <= 1
+        if status not in (0, -signal.SIGKILL) and not ("max_file" in how and one_line):
+            return f"status {status}: {errors[-300:]}"
+
     status, errors = run(command, folder)
     if status and FINISHED not in errors:
         return f"could not go on: {errors[-300:]}"
@@ -133,18 +132,18 @@ def trial(command: Command, whole: Undisturbed, folder: Path, disturb: Callable[
 
 def try_kills(kills: int, full_disks: int, seed: int) -> Iterator[tuple[str, str]]:
     """Disturb the commands in turn; gives what was done, and what went wrong."""
+    generator = random.Random(seed)
     with tempfile.TemporaryDirectory() as temporary:
-        folder, generator = Path(temporary), random.Random(seed)
+        folder = Path(temporary)
         commands = write_data(folder)
         wholes = {name: undisturbed(command, folder / name) for name, command in commands.items()}
         for number in range(kills + full_disks):
-            name, here = list(commands)[number % len(commands)], folder / f"trial-{number}"
-            command, whole = commands[name], wholes[name]
-            how: dict[str, Any]
+            name = list(commands)[number % len(commands)]
+            whole = wholes[name]
             if number >= kills:
-                how = {"max_file": generator.randint(1, max(map(len, whole.files.values())))}
+                how: Disturbance = {"max_file": generator.randint(1, max(map(len, whole.files.values())))}
             elif number // len(commands) % 2:
                 how = {"seconds": generator.uniform(0, whole.seconds)}
             else:
-                how = {"at": generator.randint(1, whole.operations)}
-            yield f"{name}, {how}", trial(command, whole, here, partial(disturb, command, here, **how))
+                how = {"operation": generator.randint(1, whole.operations)}
+            yield f"{name}, {how}", trial(commands[name], whole, folder / f"trial-{number}", [how])

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ PAIRS = [pair.split() for pair in SWAPPED.split(", ")]
 OTHER = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}  # what an operator becomes
 OTHER |= dict.fromkeys(("FloorDiv", "Mod", "Pow", "MatMult"), "Mult")
 NOT_RUN = (ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr)  # or whose text does not matter
-Change = Callable[[Any], None]  # changes a node in place
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,11 @@ def mutants(source: str) -> list[Mutant]:
     """Every mutant of a file: operator, comparison or constant changed, condition negated, line left out."""
     made = []
     for number, node in enumerate(_nodes(ast.parse(source))):
-        for choice, (what, _) in enumerate(_changes(node)):
+        for choice, (what, *_) in enumerate(_changes(node)):
             tree = ast.parse(source)
             changed = list(_nodes(tree))[number]
-            _changes(changed)[choice][1](changed)
+            _, field, value = _changes(changed)[choice]
+            setattr(changed, field, value)
             made.append(Mutant(getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(tree))))
     return made
 
@@ -69,40 +69,38 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
                     yield from _nodes(child)
 
 
-def _changes(node: ast.AST) -> list[tuple[str, Change]]:
-    """What may be changed at a node, in words and as functions that change it."""
-    found: list[tuple[str, Change]] = []
+def _changes(node: Any) -> list[tuple[str, str, Any]]:
+    """What may be changed at a node: in words, the field, and its new value."""
     match node:
-        case ast.BinOp() | ast.BoolOp() | ast.AugAssign():
-            found += _swapped(node.op, lambda new: _set("op", new))
-        case ast.Compare():
-            found += _swapped(node.ops[0], lambda new: _set("ops", [new, *node.ops[1:]]))
+        case ast.BinOp() | ast.BoolOp() | ast.AugAssign() if new := _swapped(node.op):
+            return [(f"{_name(node.op)} -> {_name(new)}", "op", new)]
+        case ast.Compare() if new := _swapped(node.ops[0]):
+            return [(f"{_name(node.ops[0])} -> {_name(new)}", "ops", [new, *node.ops[1:]])]
         case ast.UnaryOp(op=ast.USub()):
-            found.append(("- -> +", _set("op", ast.UAdd())))
+            return [("- -> +", "op", ast.UAdd())]
         case ast.Constant(value=bool() as value):
-            found.append((f"{value} -> {not value}", _set("value", not value)))
+            return [(f"{value} -> {not value}", "value", not value)]
         case ast.Constant(value=int() | float() as value):
-            found.append((f"{value} -> {value + 1}", _set("value", value + 1)))
-        case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
-            found.append(("condition negated", lambda it: setattr(it, "test", ast.UnaryOp(ast.Not(), it.test))))
+            return [(f"{value} -> {value + 1}", "value", value + 1)]
+    found: list[tuple[str, str, Any]] = []
+    if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
+        found.append(("condition negated", "test", ast.UnaryOp(ast.Not(), node.test)))
     for number, statement in enumerate(getattr(node, "body", []) if isinstance(node, ast.stmt) else []):
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr) and not is_text:
-            found.append((f"left out: {ast.unparse(statement)[:60]}", _leave_out(number)))
+            without = [*node.body[:number], ast.Pass(), *node.body[number + 1 :]]
+            found.append((f"left out: {ast.unparse(statement)[:60]}", "body", without))
     return found
 
 
-def _swapped(operator: ast.AST, change: Callable[[ast.AST], Change]) -> list[tuple[str, Change]]:
-    old = type(operator).__name__
-    return [(f"{old} -> {OTHER[old]}", change(getattr(ast, OTHER[old])()))] if old in OTHER else []
+def _name(operator: ast.AST) -> str:
+    return type(operator).__name__
 
 
-def _set(name: str, value: Any) -> Change:
-    return lambda node: setattr(node, name, value)
-
-
-def _leave_out(number: int) -> Change:
-    return lambda node: node.body.__setitem__(number, ast.Pass())
+def _swapped(operator: ast.AST) -> ast.AST | None:
+    """The operator that stands in for another."""
+    other = OTHER.get(_name(operator))
+    return getattr(ast, other)() if other else None
 
 
 def try_mutants(

@@ -7,12 +7,10 @@ best is bold, and every one within one standard deviation of it.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 from benchmarks.records import Record, Run, check_one_state
 
-OLD = "†"  # marks rows whose records were made before records had identities
 NAMES = {
     "ag_news": "AG News",
     "dbpedia_14": "DBpedia-14",
@@ -79,20 +77,13 @@ class Table:
         every = ((row, column, runs) for row, columns in self.rows.items() for column, runs in columns.items())
         return [(f"{row}, {column}".removesuffix(", "), runs) for row, column, runs in every]
 
-    def lines(self, book: "Book") -> tuple[list[str], list[list[Cell]], list[list[Record]]]:
-        """Header, rows of cells with their label first, and the records of each row."""
-        groups = {label: [book.of(row.get(column, ())) for column in self.columns] for label, row in self.rows.items()}
+    def records(self, book: "Book") -> dict[str, list[list[Record]]]:
+        """The records of each row, column by column."""
+        rows = {label: [book.of(row.get(column, ())) for column in self.columns] for label, row in self.rows.items()}
         if self.parts is not None:
-            every = [record for (records,) in groups.values() for record in records]
-            groups = {name: [[{**each, "figures": part}]] for each in every for name, part in self.parts(each).items()}
-        rows = [
-            [Cell(label), *(cell_of(records, figure) for records in columns for figure in self.figures)]
-            for label, columns in groups.items()
-        ]
-        for group in rows if self.compare == "row" else list(zip(*rows, strict=True))[1:]:
-            mark([cell for cell in group if cell.value is not None])
-        titles = self.columns if self.columns != [""] else [figure.title for figure in self.figures]
-        return [self.corner, *titles], rows, [list(chain(*columns)) for columns in groups.values()]
+            whole = [record for (records,) in rows.values() for record in records]
+            rows = {name: [[{**each, "figures": part}]] for each in whole for name, part in self.parts(each).items()}
+        return {label: columns for label, columns in rows.items() if any(columns)}
 
 
 def grid(corner: str, rows: Mapping[str, Mapping[str, Sequence[Run]]], figure: Figure, **more: Any) -> Table:
@@ -136,6 +127,7 @@ def cell_of(records: Sequence[Record], figure: Figure) -> Cell:
 
 def mark(cells: Sequence[Cell]) -> None:
     """Make the best of some cells bold, and those within one standard deviation of it."""
+    cells = [cell for cell in cells if cell.value is not None]
     if len(cells) < 2 or not cells[0].better:
         return
     best = max(cells, key=lambda cell: cell.better * (cell.value or 0.0))
@@ -145,37 +137,38 @@ def mark(cells: Sequence[Cell]) -> None:
 
 def markdown(table: Table, book: Book) -> str:
     """The table and its caption; empty where there are no records. Raises `InputError` for records of two states."""
-    header, rows, used = table.lines(book)
-    filled = [number for number, row in enumerate(rows) if any(cell.value is not None for cell in row)]
-    if not filled:
+    found = table.records(book)
+    if not found:
         return ""
-    rows, used = [rows[number] for number in filled], [used[number] for number in filled]
-    every = [record for records in used for record in records]
-    check_one_state(table.name, every)
-    old = [any("identity" not in record for record in records) for records in used]
-    kept = [0] + [at for at in range(1, len(header)) if any(row[at].value is not None for row in rows)]
-    lines = [header]
-    for row, is_old in zip(rows, old, strict=True):
-        label = f"{row[0].text} {OLD}" if is_old and not all(old) else row[0].text
-        lines.append([label, *map(str, row[1:])])
+    used = [record for columns in found.values() for records in columns for record in records]
+    check_one_state(table.name, used)
+    rows = [[cell_of(records, figure) for records in columns for figure in table.figures] for columns in found.values()]
+    for group in rows if table.compare == "row" else zip(*rows, strict=True):
+        mark(group)
+    titles = [figure.title for figure in table.figures] if table.columns == [""] else table.columns
+    lines = [[table.corner, *titles]]
+    lines += [[label, *map(str, row)] for label, row in zip(found, rows, strict=True)]
     lines += [[label, *cells] for label, cells in table.given.items()]
-    lines = [[line[at] for at in kept] for line in lines]
-    lines.insert(1, ["---"] + ["---:"] * (len(kept) - 1))
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return f"{text}\n\n{table.caption} {origin(every, any(old), all(old))}"
+    lines.insert(1, ["---"] + ["---:"] * len(titles))
+    kept = [
+        0,
+        *(at for at, column in enumerate(zip(*rows, strict=True), 1) if any(cell.text != "-" for cell in column)),
+    ]
+    text = "\n".join("| " + " | ".join(line[at] for at in kept) + " |" for line in lines)
+    return f"{text}\n\n{table.caption} {origin(used)}"
 
 
-def origin(records: Sequence[Record], some_old: bool, all_old: bool) -> str:
+def origin(records: Sequence[Record]) -> str:
     """Where the records of a table were made, and from which state."""
-    devices = {}
+    parts = []
     for record in records:
         jobs = record.get("jobs", 1)
-        devices[record["device"].get("name", record["device"]["kind"]) + ("" if jobs == 1 else f", {jobs} at once")] = 1
-    states = dict.fromkeys(record["identity"]["sources"][:8] for record in records if "identity" in record)
-    parts = ["; ".join(devices), *(f"sources {each}" for each in states)]
-    if some_old:
-        parts.append("recorded before identities" if all_old else f"{OLD} recorded before identities")
-    return f"({'; '.join(parts)}.)"
+        parts.append(record["device"]["name"] + ("" if jobs == 1 else f", {jobs} at once"))
+    parts += [f"sources {record['identity']['sources'][:8]}" for record in records if "identity" in record]
+    old = sum("identity" not in record for record in records)
+    if old:
+        parts.append(f"{old} of {len(records)} runs recorded before identities")
+    return f"({'; '.join(dict.fromkeys(parts))}.)"
 
 
 def percent(value: float) -> str:

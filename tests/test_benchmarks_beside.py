@@ -6,6 +6,7 @@ import pytest
 
 from ade.errors import InputError
 from benchmarks import beside
+from benchmarks.records import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -17,34 +18,38 @@ def test_both_trees_are_measured_in_turn(monkeypatch):
     """With a second tree whose answers are known: it is this one, and numbers stand in for measurements."""
     prepared, asked = [], []
 
-    def measure(tree, work, words):
-        asked.append(tree)
-        return 30.0 if tree == beside.ROOT else 20.0
+    def rate(tree, what, unit, device):
+        asked.append(tree.source)
+        return {unit: 30.0 if tree.source == ROOT else 20.0}
 
-    def run_in(tree, work, *words):
-        assert (tree / "ade" / "__init__.py").is_file()
-        assert (work.parent / "rows.csv").is_file()
-        prepared.append(tree)
+    def run(tree, *words):
+        assert (tree.source / "ade" / "__init__.py").is_file()
+        assert (tree.work.parent / "rows.csv").is_file()
+        prepared.append(tree.source)
 
-    monkeypatch.setattr(beside, "measure", measure)
-    monkeypatch.setattr(beside, "run_in", run_in)
-    rows = beside.beside("HEAD", repeats=2, steps=(2, 4))
-    assert [row["ratio"] for row in rows] == [1.5] * 4
-    other, here = asked[0], beside.ROOT
-    assert asked[:4] == [other, here, here, other]
-    assert prepared == [here, other]
+    monkeypatch.setattr(beside.Tree, "run", run)
+    monkeypatch.setattr(beside.Tree, "rate", rate)
+    monkeypatch.setattr(beside.Tree, "milliseconds", lambda tree, *words: rate(tree, *words[:2], ""))
+    monkeypatch.setattr(beside.Tree, "service", lambda tree: rate(tree, "", "requests/s", ""))
+    rows = beside.beside("HEAD", repeats=2)
+    assert [row["ratio"] for row in rows] == [1.5] * 5
+    other = asked[0]
+    assert asked[:4] == [other, ROOT, ROOT, other]
+    assert prepared == [other, ROOT]
     assert not other.exists()
-    listed = subprocess.run(["git", "worktree", "list"], cwd=here, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert str(other) not in listed
 
 
-def test_figures_of_a_tree(tmp_path):
+def test_figures_of_a_tree(tmp_path, monkeypatch):
+    monkeypatch.setattr(beside, "SECONDS", 0.2)
     beside.write_inputs(tmp_path)
-    work = tmp_path / "here"
-    work.mkdir()
-    beside.run_in(beside.ROOT, work, "-c", beside.SCRIPT, "prepare", str(work), "cpu", "2", "0")
-    for what, words in beside.measures(work, ["cpu"], (2, 60)).items():
-        assert beside.measure(beside.ROOT, work, words) > 0, what
+    tree = beside.Tree(ROOT, tmp_path / "here", (2, 60))
+    tree.work.mkdir()
+    tree.script("prepare")
+    found = {f"{what}, {figure}": value for what, ask in tree.measures().items() for figure, value in ask().items()}
+    assert {"training, cpu, steps/s", "ade predict, of one text, ms", "ade serve, 64 clients, requests/s"} < set(found)
+    assert all(value > 0 for value in found.values())
 
 
 def test_a_commit_that_is_not_there_is_named():

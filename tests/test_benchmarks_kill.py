@@ -20,15 +20,10 @@ def test_killed_and_without_room_a_command_still_ends_with_the_same_bytes(comman
     assert whole.files
     assert whole.operations > 5
 
-    def disturb() -> str:
-        """Killed in the middle, then without room for the largest file."""
-        here, largest = tmp_path / "trial", max(map(len, whole.files.values()))
-        killed = kill.disturb(command, here, at=whole.operations // 2)
-        return killed or kill.disturb(command, here, max_file=largest // 2)
-
-    assert kill.trial(command, whole, tmp_path / "trial", disturb) == ""
+    killed, full = {"operation": whole.operations // 2}, {"max_file": max(map(len, whole.files.values())) // 2}
+    assert kill.trial(command, whole, tmp_path / "trial", [killed, full]) == ""
 
 
 def test_other_bytes_are_noticed(command, whole, tmp_path):
     other = (*command, "--set", "seed=1")
-    assert "different: [" in kill.trial(other, whole, tmp_path / "trial", lambda: "")
+    assert "different: [" in kill.trial(other, whole, tmp_path / "trial", [])

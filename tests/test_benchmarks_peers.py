@@ -1,13 +1,12 @@
 """Peers: tuned on training rows alone, whole encoders fine-tuned, every byte counted."""
 
-import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from benchmarks import records, runs
 from benchmarks.library import linear_sizes
-from benchmarks.subjects import fine_tuned, peers
+from benchmarks.subjects import peers
 from benchmarks.subjects.accuracy import peer_run
 from tests.conftest import FILLER, WORDS, word_tokenizer
 
@@ -67,14 +66,6 @@ def test_settings_are_searched_one_after_the_other():
     found = peers.search({"a": (1, 2, 3), "b": ("x", "y")}, score)
     assert found == ({"a": 2, "b": "y"}, pytest.approx(0.8))  # of equals the earlier
     assert len(tried) == 4
-
-
-def test_batches_have_every_text_once_and_texts_about_as_long():
-    texts = ["x" * (1 + i % 40) for i in range(400)]
-    batches = fine_tuned.shuffled_batches(texts, 16, 0)
-    assert sorted(i for batch in batches for i in batch) == list(range(400))
-    assert max(np.ptp([len(texts[i]) for i in batch]) for batch in batches) <= 3
-    assert any((one != two).any() for one, two in zip(batches, fine_tuned.shuffled_batches(texts, 16, 1), strict=True))
 
 
 def test_the_bytes_of_a_linear_model_are_all_counted():

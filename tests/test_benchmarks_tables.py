@@ -33,7 +33,7 @@ def test_the_best_and_what_is_within_one_deviation_of_it_are_bold():
         "| --- | ---: | ---: | ---: |",
         "| row | **90.00 ± 1.00** | **89.50 ± 0.00** | 88.90 ± 8.90 |",
         "",
-        "What it is. (A; recorded before identities.)",
+        "What it is. (A; 9 of 9 runs recorded before identities.)",
     ]
     alone = grid("x", {"row": {"best": rows["best"]}}, ACCURACY)
     assert "**" not in markdown(alone, book)  # nothing to be better than
@@ -59,17 +59,16 @@ def test_parts_of_a_record_are_rows_and_given_rows_are_not_compared():
     given = {"paper": ["99.00"]}
     text = markdown(listing("", {"": [run]}, [ACCURACY], parts=lambda record: record["figures"], given=given), book)
     assert "| a | **50.00** |\n| b | 25.00 |\n| paper | 99.00 |" in text
-    assert text.endswith("(A, 3 at once; recorded before identities.)")
+    assert text.endswith("(A, 3 at once; 2 of 2 runs recorded before identities.)")
 
 
-def test_a_table_names_its_state_marks_old_rows_and_refuses_two_states():
+def test_a_table_names_its_state_and_refuses_two():
     rows = {name: runs_of(name, 1) for name in ("old", "new")}
     table = listing("", rows, [ACCURACY])
     old, new = made(rows["old"][0], accuracy=0.5), made(rows["new"][0], "abcdef0123", accuracy=0.6)
     text = markdown(table, Book([old, new]))
-    assert "| old † | 50.00 |" in text
     assert "| new | **60.00** |" in text
-    assert text.endswith("(A; sources abcdef01; † recorded before identities.)")
+    assert text.endswith("(A; sources abcdef01; 1 of 2 runs recorded before identities.)")
     with pytest.raises(InputError, match="two states"):
         markdown(table, Book([made(rows["old"][0], "0123", accuracy=0.5), new]))
 

@@ -1,4 +1,4 @@
-"""A Hugging Face encoder that is fine-tuned whole."""
+"""A Hugging Face encoder that is fine-tuned whole, by transformers' `Trainer`."""
 
 import tempfile
 from collections.abc import Sequence
@@ -10,10 +10,9 @@ import torch
 
 from ade import Dataset
 from benchmarks import library
-from benchmarks.library import Report, Sizes
+from benchmarks.library import Sizes
 
-EPOCHS, RATE, FEW = 3, 5e-5, 20_000
-FEW_EPOCHS, FEW_RATE = 15, 1e-4  # the same for at most `FEW` rows
+FEW = 20_000  # rows, up to which an encoder is trained for more epochs at a higher rate
 MAX_TOKENS = 256
 
 
@@ -23,47 +22,41 @@ class FineTuned:
     def __init__(self, source: Path, names: Sequence[str], device: str) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
         with library.quiet():
             self.tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             self.model: Any = AutoModelForSequenceClassification.from_pretrained(
-                source, num_labels=len(names), dtype=torch.float32, trust_remote_code=False, **labels
+                source, num_labels=len(names), dtype=torch.float32, trust_remote_code=False
             )
-        self.device = library.resolve_device(device)
-        self.model.to(self.device)
+        self.model.to(library.resolve_device(device)).eval()
 
-    def fit(self, rows: Dataset, seed: int, report: Report = library.silent) -> "FineTuned":
-        """The customary recipe: AdamW, a short warm-up, linear decay; more epochs at a higher rate for few rows."""
-        size, epochs, rate = (64, EPOCHS, RATE) if len(rows) > FEW else (32, FEW_EPOCHS, FEW_RATE)
-        batches = [batch for epoch in range(epochs) for batch in shuffled_batches(rows.texts, size, seed + epoch)]
-        torch.manual_seed(seed)
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.01, fused=True)
-        self.model.train()
-        for step, batch in enumerate(batches):
-            factor = min((step + 1) / (0.06 * len(batches)), (len(batches) - step) / (0.94 * len(batches)))
-            optimizer.param_groups[0]["lr"] = rate * factor
-            scores = self._scores([rows.texts[i] for i in batch])
-            loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(rows.labels[batch]).to(self.device))
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            report("fine-tune", step + 1, len(batches), {})
+    def fit(self, rows: Dataset, seed: int) -> "FineTuned":
+        """The customary recipe: AdamW, a short warm-up, linear decay; texts of a batch are about as long."""
+        from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+
+        tokens = self.tokenizer(list(rows.texts), truncation=True, max_length=MAX_TOKENS)["input_ids"]
+        examples = [{"input_ids": ids, "labels": label} for ids, label in zip(tokens, rows.labels, strict=True)]
+        recipe: dict[str, Any] = {"num_train_epochs": 3, "learning_rate": 5e-5, "per_device_train_batch_size": 64}
+        if len(rows) <= FEW:
+            recipe = {"num_train_epochs": 15, "learning_rate": 1e-4, "per_device_train_batch_size": 32}
+        with tempfile.TemporaryDirectory() as folder:
+            settings = TrainingArguments(
+                folder, **recipe, weight_decay=0.01, warmup_steps=0.06, train_sampling_strategy="group_by_length",
+                bf16=self.model.device.type == "cuda", use_cpu=self.model.device.type == "cpu", seed=seed,
+                save_strategy="no", report_to="none", disable_tqdm=True, logging_strategy="no",
+            )  # fmt: skip
+            Trainer(self.model, settings, DataCollatorWithPadding(self.tokenizer), examples).train()
         self.model.eval()
         return self
-
-    def _scores(self, texts: Sequence[str]) -> torch.Tensor:
-        batch = self.tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS, padding=True, return_tensors="pt")
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            return self.model(**batch.to(self.device)).logits.float()
 
     @torch.inference_mode()
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         """Class numbers of raw texts."""
-        order = np.argsort([len(text) for text in texts], kind="stable")
-        parts = [self._scores([texts[i] for i in order[start : start + 64]]) for start in range(0, len(order), 64)]
         labels = np.empty(len(texts), np.int64)
-        labels[order] = torch.cat(parts).argmax(1).cpu().numpy()
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        for some in np.array_split(order, -(-len(texts) // 64)):
+            batch = self.tokenizer([texts[i] for i in some], truncation=True, max_length=MAX_TOKENS, padding=True,
+                                   return_tensors="pt")  # fmt: skip
+            labels[some] = self.model(**batch.to(self.model.device)).logits.argmax(1).cpu().numpy()
         return labels
 
     def sizes(self) -> Sizes:
@@ -72,13 +65,3 @@ class FineTuned:
             self.model.save_pretrained(out)
             self.tokenizer.save_pretrained(out)
             return library.folder_sizes(Path(out))
-
-
-def shuffled_batches(texts: Sequence[str], size: int, seed: int) -> list[np.ndarray]:
-    """Row numbers in random order, texts of a batch about as long: sorted within pools of many batches."""
-    lengths, generator = np.array([len(text) for text in texts]), np.random.default_rng(seed)
-    order, pool = generator.permutation(len(texts)), 50 * size
-    pools = [order[start : start + pool] for start in range(0, len(order), pool)]
-    ordered = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in pools])
-    batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    return [batches[i] for i in generator.permutation(len(batches))]

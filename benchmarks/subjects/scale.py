@@ -9,12 +9,12 @@ import os
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
 
@@ -27,7 +27,6 @@ from benchmarks.tables import Figure, Table, digits, listing, nbytes
 
 ROWS, STEPS = (100_000, 1_000_000, 10_000_000), 200
 INTERVAL = 0.02  # seconds between two samples of memory
-TOOLS = ("pip", "setuptools")  # of an environment itself
 Outcome = dict[str, Any]
 
 
@@ -50,65 +49,35 @@ def scale() -> Table:
     return listing("rows", {f"{rows:,}": [Run("scale", {"rows": rows})] for rows in ROWS}, figures)
 
 
-TABLES = (install, scale)
-
-
-class Measured(NamedTuple):
-    """What a command took."""
-
-    seconds: float
-    peak_bytes: int
-
-
 def run_scale(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """`ade train` for a few steps and `ade predict` on a file of so many rows."""
     rows, _, _ = library.load_rows(places, {"data": "ag_news"})
     book, count = library.codebook_of(places, {"teacher": TEACHER}, report), settings["rows"]
-    with TemporaryDirectory(dir=work_folder(places)) as work:
-        folder = Path(work)
+    with TemporaryDirectory(dir=places.work.resolve()) as work:  # one for temporary files may be held in memory
+        folder, steps = Path(work), settings.get("steps", STEPS)
         write_csv(folder / "rows.csv", rows, count)
-        words = ("ade", "train", folder / "rows.csv", "--from", book, "--out", folder / "model", "--device", "cpu")
-        trained = measured(*words, "--set", f"steps={settings.get('steps', STEPS)}", cache=folder / "cache")
-        out = folder / "out.csv"
-        predicted = measured("ade", "predict", folder / "model", folder / "rows.csv", "--output", out)
-        return {
-            "file_bytes": (folder / "rows.csv").stat().st_size,
-            "train": {"seconds": trained.seconds, "peak_bytes": trained.peak_bytes},
-            "predict": {"rows_per_second": count / predicted.seconds, "peak_bytes": predicted.peak_bytes},
-        }
+        train = ("train", folder / "rows.csv", "--from", book.resolve(), "--out", folder / "model", "--device", "cpu")
+        predict = ("predict", folder / "model", folder / "rows.csv", "--output", folder / "out.csv")
+        trained, predicted = measured(folder, *train, "--set", f"steps={steps}"), measured(folder, *predict)
+        predicted["rows_per_second"] = count / predicted["seconds"]
+        return {"file_bytes": (folder / "rows.csv").stat().st_size, "train": trained, "predict": predicted}
 
 
-def work_folder(places: Places) -> Path:
-    """The work folder: one for temporary files may be held in memory."""
-    places.work.mkdir(parents=True, exist_ok=True)
-    return places.work.resolve()
-
-
-def measured(*words: Any, cache: Path | None = None) -> Measured:
-    """Run a module with Python and sample its memory."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))}
-    environment |= {"ADE_PROGRESS": "0"} | ({"ADE_CACHE": str(cache)} if cache is not None else {})
-    command, peak, began = [sys.executable, "-m", *map(str, words)], 0, time.perf_counter()
-    with TemporaryFile("w+") as errors:
+def measured(folder: Path, *words: object) -> Outcome:
+    """Seconds and peak memory of a command of ade."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ADE_PROGRESS": "0", "ADE_CACHE": str(folder / "cache")}
+    command, peak, began = [sys.executable, "-m", "ade", *map(str, words)], 0, time.perf_counter()
+    with open(folder / "errors.txt", "w+", encoding="utf8") as errors:
         process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         while process.poll() is None:
-            peak = max(peak, anonymous_bytes(process))
+            with suppress(psutil.Error):  # it has ended
+                memory = process.memory_info()
+                peak = max(peak, memory.rss - memory.shared)
             time.sleep(INTERVAL)
-        seconds = time.perf_counter() - began
         errors.seek(0)
         if process.returncode:
-            raise InputError(f"{' '.join(command[2:5])} failed: {errors.read()[-150:]}")
-        return Measured(seconds, peak)
-
-
-def anonymous_bytes(process: Any) -> int:
-    """Anonymous memory of a process; 0 where it has ended."""
-    try:
-        memory = process.memory_info()
-    except psutil.Error:
-        return 0
-    return memory.rss - memory.shared
+            raise InputError(f"ade {words[0]} failed: {errors.read()[-150:]}")
+    return {"seconds": time.perf_counter() - began, "peak_bytes": peak}
 
 
 def write_csv(file: Path, rows: Dataset, count: int) -> None:
@@ -119,27 +88,24 @@ def write_csv(file: Path, rows: Dataset, count: int) -> None:
 
 
 def run_install(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Build the wheel, install it into a new environment and add up what lies there."""
-    extra = settings["extra"]
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
-        (wheel,) = folder.glob("*.whl")
-        venv.create(folder / "new", with_pip=True)
-        python = folder / "new" / "bin" / "python"
-        pip(python, "install", "-c", ROOT / "constraints.txt", f"{wheel}[{extra}]" if extra else wheel)
-        (packages,) = (folder / "new" / "lib").glob("python*/site-packages")
-        own = [each for each in packages.iterdir() if each.name.split("-")[0] not in TOOLS]
-        files = [path for each in own for path in (each.rglob("*") if each.is_dir() else [each])]
-        return {"bytes": sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())}
+    """Build the wheel, install it with what it needs into a folder, and add up what lies there."""
+    extra = f"[{settings['extra']}]" if settings["extra"] else ""
+    with TemporaryDirectory() as work:
+        pip("wheel", "--no-deps", "--wheel-dir", work, ROOT)
+        (wheel,) = Path(work).glob("*.whl")
+        packages = Path(work) / "packages"
+        pip("install", "--target", packages, "-c", ROOT / "constraints.txt", f"{wheel}{extra}")
+        files = (file for file in packages.rglob("*") if file.is_file() and not file.is_symlink())
+        return {"bytes": sum(file.stat().st_size for file in files)}
 
 
-def pip(python: Any, *words: Any) -> None:
+def pip(*words: object) -> None:
     """Run pip; what went wrong is an `InputError`."""
-    command = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, words)]
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"pip {words[0]} failed: {done.stderr.strip()[-150:]}")
 
 
+TABLES = (install, scale)
 KINDS = {"scale": run_scale, "install": run_install}

@@ -46,7 +46,7 @@ MANY: dict[str, dict[str, Any]] = {
     "ADE, one layer, 24 MB": {"size": "24MB", "epochs": 4},
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4},
 }
-REPEATS, SLOW_TEXTS = 5, 512
+REPEATS, TIMED_TEXTS = 5, 512
 Outcome = dict[str, Any]
 
 POINT = digits(1)
@@ -56,7 +56,9 @@ SIZE = Figure("size", "bytes", nbytes, spread=False)
 
 
 def sentence() -> Table:
-    """English, in percent: STS-B (test), labels of the nearest training texts, texts found by their titles."""
+    """English, in percent: STS-B (test), labels of the nearest training texts, texts found by their titles;
+    raw texts to vectors a second, on a CPU.
+    """
     rows = {name: [Run("static_encoder", {"encoder": name})] for name in STATIC}
     for name, chosen in ENGLISH.items():
         rows[name] = [Run("encoder", {"teacher": TEACHER, "corpus": "english", "seed": 0, **chosen})]
@@ -66,14 +68,9 @@ def sentence() -> Table:
         Figure("TREC, nearest", "nearest.trec", POINT, better=1),
         Figure("title finds text, at 1", "titles.1", POINT, better=1),
         Figure("at 10", "titles.10", POINT, better=1),
+        Figure("texts/s", "texts_per_second", digits(0)),
     ]
     return listing("encoder", rows, [*figures, SIZE])
-
-
-def sentence_rates() -> Table:
-    """Raw text to vector on a CPU, all encoders in turn in one process."""
-    figures = [Figure("texts/s", "texts_per_second", digits(0)), Figure("one text", "ms", digits(2, " ms"))]
-    return listing("encoder", {"": [Run("encoder_rates")]}, figures, parts=lambda record: record["figures"])
 
 
 def multilingual() -> Table:
@@ -97,7 +94,7 @@ def multilingual() -> Table:
     return listing("encoder", rows, [*figures, SIZE])
 
 
-TABLES = (sentence, sentence_rates, multilingual)
+TABLES = (sentence, multilingual)
 
 # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -126,7 +123,14 @@ def tasks_of(name: str, encode: Encode, places: Places) -> Outcome:
         "stsb": {part: stsb(encode, places, part=part) for part in ("dev", "test")},
         "nearest": {data: nearest_label(encode, places, data) for data in ("banking77", "trec")},
         "titles": titles(encode, places),
+        **({"texts_per_second": rate(encode, places)} if places.device == "cpu" else {}),
     }
+
+
+def rate(encode: Encode, places: Places) -> float:
+    """Texts a second, raw text to vector: the median of some repeats."""
+    texts = [pair[0] for pair in stsb_pairs(places)][:TIMED_TEXTS]
+    return len(texts) / statistics.median(seconds_of(encode, texts) for _ in range(REPEATS))
 
 
 def run_static(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
@@ -164,22 +168,4 @@ def mean_of(source: str | Path) -> tuple[Encode, int]:
     return encode, teacher.table.numel() * teacher.table.element_size() + len(teacher.tokenizer.to_str().encode())
 
 
-def run_rates(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Texts a second, raw text to vector, and the milliseconds of one text: medians, all encoders in turn."""
-    texts = [pair[side] for side in (0, 1) for pair in stsb_pairs(places)]
-    names = settings.get("encoders", (INCLUDED, DISTILLED, "MiniLM-L6"))
-    systems = {name: other_encoder(name, places)[0] for name in names}
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
-    for _ in range(REPEATS + 1):
-        for name, encode in systems.items():
-            some = texts[:SLOW_TEXTS] if name == "MiniLM-L6" else texts
-            many = seconds_of(encode, some) / len(some)
-            taken[name].append((many, statistics.median(seconds_of(encode, [text]) for text in texts[:64])))
-    figures = {}
-    for name, pairs in taken.items():
-        many, one = (statistics.median(each) for each in zip(*pairs[1:], strict=True))  # the first warms up
-        figures[name] = {"texts_per_second": 1 / many, "ms": 1000 * one}
-    return figures
-
-
-KINDS = {"encoder": run_encoder, "static_encoder": run_static, "encoder_rates": run_rates}
+KINDS = {"encoder": run_encoder, "static_encoder": run_static}

@@ -9,7 +9,6 @@ and the length are read.
 import asyncio
 import itertools
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -65,7 +64,7 @@ def run_service(settings: Mapping[str, Any], places: Places, report: Report) -> 
             commands[f"FastAPI + {TITLES[peer]}"] = (*program, peer, settings["data"], *folders)
         for name, words in commands.items():
             with served(words) as address:
-                asyncio.run(load(address, texts, 8, 0.2))  # the rows of the tokens are cached
+                load(address, texts, 8, 0.2)  # the rows of the tokens are cached
                 figures[name] = {
                     str(clients): median_load(address, texts, clients, settings.get("seconds", SECONDS))
                     for clients in settings.get("clients", CLIENTS)
@@ -81,10 +80,8 @@ def ade_serve(model: Path) -> tuple[str, ...]:
 @contextmanager
 def served(words: Sequence[str], tree: Path = ROOT) -> Iterator[str]:
     """A service in a process of its own; its address, once it is ready."""
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
-    with subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, *words], cwd=tree, text=True, **pipes) as process:  # imports from there
         try:
             line = process.stdout.readline() if process.stdout else ""
             if not line:
@@ -97,11 +94,11 @@ def served(words: Sequence[str], tree: Path = ROOT) -> Iterator[str]:
 
 def median_load(address: str, texts: Sequence[str], clients: int, seconds: float) -> dict[str, Any]:
     """The repeat with the middle rate."""
-    repeats = [asyncio.run(load(address, texts[repeat:], clients, seconds)) for repeat in range(REPEATS)]
+    repeats = [load(address, texts[repeat:], clients, seconds) for repeat in range(REPEATS)]
     return sorted(repeats, key=lambda each: each["requests_per_second"])[REPEATS // 2]
 
 
-async def load(address: str, texts: Sequence[str], clients: int, seconds: float) -> dict[str, Any]:
+def load(address: str, texts: Sequence[str], clients: int, seconds: float) -> dict[str, Any]:
     """Requests a second and milliseconds a request, from so many clients at once."""
     host, port = address.removeprefix("http://").rsplit(":", 1)
     head = "POST /predict HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
@@ -124,7 +121,10 @@ async def load(address: str, texts: Sequence[str], clients: int, seconds: float)
             ended.append((now, now - began))
         writer.close()
 
-    await asyncio.gather(*(client() for _ in range(clients)))
+    async def all_clients() -> None:
+        await asyncio.gather(*(client() for _ in range(clients)))
+
+    asyncio.run(all_clients())
     first = ended[0][0]
     counted = [(when, taken) for when, taken in ended if when > first + WARM_UP * seconds]
     if len(counted) < 2:
