@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from ade.decision import MULTI_LABEL_LOGIT, probabilities_of
 from ade.errors import InputError
 from ade.trained_model import Classifier, Tagger
 
-BINS = 15  # of the calibration error
-MAX_CONFUSION_LABELS = 2000  # a larger confusion matrix is not built
+BINS = 15  # of predictions by their probability, for the calibration error
+BEST_BY = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "r2"}  # problem -> metric that chooses the best model
 MAX_SCORES = 1 << 26  # class scores held in memory at a time
 
 
@@ -40,11 +40,17 @@ class Confusion(NamedTuple):
     of: int
 
 
+class Bin(NamedTuple):
+    """The texts whose predictions have about the same probability: their mean probability, and the fraction right."""
+
+    probability: float
+    accuracy: float
+    n: int
+
+
 @dataclass(frozen=True)
 class Metrics:
     """What evaluations share: metrics, and details that are not printed."""
-
-    best_by: ClassVar[str]  # the metric that training selects the best model by
 
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics without the details, ready for JSON."""
@@ -60,23 +66,24 @@ class Evaluation(Metrics):
     precision: float
     recall: float
     n: int
-    # The confusion matrix as its entries that are not 0, since (C, C) may not fit into memory: true class, predicted
-    # class, number of texts.
-    counts: np.ndarray = field(repr=False)  # (m, 3)
+    # The confusion matrix as its entries that are not 0, since (C, C) may not fit into memory.
+    counts: np.ndarray = field(repr=False)  # (m, 3): true class, predicted class, number of texts
     names: tuple[str, ...] = field(repr=False)
     classes: list[ClassMetrics] = field(repr=False)  # in the order of `names`
     predicted: np.ndarray | None = field(default=None, repr=False)  # (n,): the class of each text
     probability: np.ndarray | None = field(default=None, repr=False)  # (n,): the model's probability of that class
-    calibration_error: float | None = field(default=None, repr=False)  # see the function of that name
-    best_by = "accuracy"
+    bins: list[Bin] = field(default_factory=list, repr=False)  # of texts by that probability
+
+    @property
+    def calibration_error(self) -> float:
+        """The mean difference between the probability of predictions and how many are right, by 15 bins."""
+        gaps = sum(each.n * abs(each.probability - each.accuracy) for each in self.bins)
+        return gaps / max(1, sum(each.n for each in self.bins))
 
     @property
     def confusion(self) -> np.ndarray:
         """The confusion matrix (C, C): rows are true labels, columns predicted ones."""
-        count = len(self.names)
-        if count > MAX_CONFUSION_LABELS:
-            raise InputError(f"no confusion matrix of {count:,} labels; `counts` has its entries that are not 0")
-        matrix = np.zeros((count, count), dtype=np.int64)
+        matrix = np.zeros((len(self.names), len(self.names)), dtype=np.int64)
         matrix[self.counts[:, 0], self.counts[:, 1]] = self.counts[:, 2]
         return matrix
 
@@ -98,7 +105,6 @@ class MultiLabelEvaluation(Metrics):
     exact: float  # fraction of texts whose labels are all right (subset accuracy)
     n: int
     classes: list[ClassMetrics] = field(repr=False)
-    best_by = "micro_f1"
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,6 @@ class RegressionEvaluation(Metrics):
     mean_error: float  # mean absolute error
     root_mean_square_error: float
     n: int
-    best_by = "r2"
 
 
 @dataclass(frozen=True)
@@ -124,15 +129,9 @@ class TagEvaluation(Metrics):
     recall: float
     words: int
     spans: int
-    best_by = "f1"
 
 
 AnyEvaluation = Evaluation | MultiLabelEvaluation | RegressionEvaluation
-EVALUATIONS: dict[str, type[AnyEvaluation]] = {
-    SINGLE: Evaluation,
-    MULTI: MultiLabelEvaluation,
-    REGRESSION: RegressionEvaluation,
-}
 
 
 def evaluate(
@@ -163,27 +162,23 @@ def evaluate(
         raise InputError("words with a tag each, but the model labels texts")
     if dataset.problem != model.problem:
         raise InputError(f"the model solves {model.problem}, the labels are of {dataset.problem}")
-    return _evaluate_classifier(model, dataset.relabelled(model.saved.config.labels))
-
-
-def _evaluate_classifier(classifier: Classifier, data: Dataset) -> AnyEvaluation:
-    if len(data) == 0:
+    rows = dataset.relabelled(model.saved.config.labels)
+    if len(rows) == 0:
         raise InputError("nothing to evaluate: the data set has no rows")
-    if data.problem != SINGLE:
-        return evaluate_scores(data, classifier.scores(data.texts), data.names)
+    if rows.problem != SINGLE:
+        return evaluate_scores(rows, model.scores(rows.texts), rows.names)
 
     # With many labels the scores of all texts may not fit into memory.
-    size = max(1, min(CHUNK, MAX_SCORES // len(data.names)))
+    size = max(1, min(CHUNK, MAX_SCORES // len(rows.names)))
     best, probability = [], []
-    for start in range(0, len(data), size):
-        scores = classifier.scores(data.texts[start : start + size])  # (b, C)
+    for start in range(0, len(rows), size):
+        scores = model.scores(rows.texts[start : start + size])  # (b, C)
         best.append(scores.argmax(1))
         probability.append(probabilities_of(scores, SINGLE).max(1))
     predicted = np.concatenate(best)
-    metrics = compare(data.labels, predicted, data.names)
+    metrics = compare(rows.labels, predicted, rows.names)
     given = np.concatenate(probability)
-    error = calibration_error(given, predicted == data.labels)
-    return replace(metrics, predicted=predicted, probability=given, calibration_error=error)
+    return replace(metrics, predicted=predicted, probability=given, bins=calibration(given, predicted == rows.labels))
 
 
 def evaluate_scores(data: Dataset, scores: np.ndarray, names: Sequence[str]) -> AnyEvaluation:
@@ -293,12 +288,11 @@ def spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
             kind = None
 
 
-def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
-    """Return the mean difference between the probability of predictions (n,) and how many are right, by 15 bins.
-
-    The bins have equal widths; each counts by its number of predictions (the expected calibration error).
-    """
-    place = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
-    counts = np.bincount(place, minlength=BINS)
-    gap = np.bincount(place, probability, BINS) - np.bincount(place, right, BINS)
-    return float(np.abs(gap).sum() / max(1, counts.sum()))
+def calibration(probability: np.ndarray, right: np.ndarray) -> list[Bin]:
+    """Group predictions (n,) by their probability, into bins of equal width; bins without texts are left out."""
+    number = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
+    bins = []
+    for i in np.unique(number):
+        inside = number == i
+        bins.append(Bin(float(probability[inside].mean()), float(right[inside].mean()), int(inside.sum())))
+    return bins

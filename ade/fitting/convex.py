@@ -15,7 +15,7 @@ from ade.configuration import CLASSIFIER
 from ade.data.dataset import Dataset
 from ade.data.problems import REGRESSION
 from ade.data.tokens import LEXICON_TOKENS, tokenize
-from ade.evaluation import EVALUATIONS, evaluate_scores
+from ade.evaluation import BEST_BY, evaluate_scores
 from ade.fitting.estimate import estimate
 from ade.fitting.features import Dense, fit
 from ade.fitting.lexicon_fit import LEXICON_BYTES, calibrated, lexicon_facts
@@ -82,7 +82,7 @@ def fit_convex(
         problem=data.problem, mean=mean, deviation=deviation, class_weights=class_weights,
         metadata={
             **known, "data": data.name, "rows": rows, "dev": metrics, "lexicon": lexicon_facts(found.lexicon),
-            "estimate": estimate(metrics, EVALUATIONS[data.problem].best_by, len(measured), len(folds)),
+            "estimate": estimate(metrics, BEST_BY[data.problem], len(measured), len(folds)),
         },
     )  # fmt: skip
     layers = dict(encoder.layers)

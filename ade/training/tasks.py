@@ -18,7 +18,7 @@ from ade.data.problems import MULTI, REGRESSION
 from ade.data.tags import TaggedDataset, encode_sentences, encode_tagged
 from ade.data.tokens import LEXICON_TOKENS, Ragged, tokenize
 from ade.decision import tags_of_words
-from ade.evaluation import EVALUATIONS, TagEvaluation, compare_tags, evaluate_scores
+from ade.evaluation import BEST_BY, compare_tags, evaluate_scores
 from ade.fitting.estimate import estimate
 from ade.fitting.lexicon_fit import calibrated, lexicon_facts
 from ade.fitting.objective import Objective
@@ -68,7 +68,7 @@ class TextTask:
         """
         self.start, self.instead = start, instead
         self.data, self.dev, self.dev_from_training = data, dev, dev_from_training
-        self.metric = EVALUATIONS[dev.problem].best_by
+        self.metric = BEST_BY[dev.problem]
         most = max(max_tokens, LEXICON_TOKENS)  # attention reads the first tokens of each text, a lexicon all
         self.texts = tokenize(start.tokenizer, data.texts, most, report)
         self.dev_texts = tokenize(start.tokenizer, dev.texts, most)
@@ -132,7 +132,7 @@ class TextTask:
 class TagTask:
     """Sentences of words with a tag each."""
 
-    metric = TagEvaluation.best_by
+    metric = "f1"
 
     def __init__(self, start: Saved, data: TaggedDataset, dev: TaggedDataset, max_tokens: int, report: Report) -> None:
         self.dev = dev

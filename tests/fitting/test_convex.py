@@ -11,7 +11,7 @@ from ade.configuration import ENCODER
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE
 from ade.data.tokens import LEXICON_TOKENS, tokenize
-from ade.evaluation import calibration_error, evaluate
+from ade.evaluation import evaluate
 from ade.fitting.convex import fit_convex
 from ade.fitting.estimate import interval
 from ade.fitting.lexicon_fit import calibrated
@@ -177,11 +177,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         inside.append(((bounds[:, 0] <= true) & (true <= bounds[:, 1])).mean())
     assert min(inside) > 0.85
     assert interval(0.5, 0) == (0, 1)
-
-
-def test_the_calibration_error_is_the_gap_by_bins():
-    probability = np.array([0.95, 0.95, 0.55, 0.55])
-    assert calibration_error(probability, np.array([1, 1, 1, 0])) == pytest.approx((0.1 + 0.1) / 4)
 
 
 def test_it_needs_no_torch(word_encoder, tmp_path):
