@@ -17,10 +17,7 @@ from ade.errors import missing_package
 
 if TYPE_CHECKING:
     from ade.codebook import Codebook as Codebook
-    from ade.codebook import CodedTable as CodedTable
-    from ade.compression.compress import CompressionReport as CompressionReport
-    from ade.compression.compress import compress as compress
-    from ade.configuration import Config as Config
+    from ade.compression.compress import CompressionReport as CompressionReport, compress as compress
     from ade.data.dataset import Dataset as Dataset
     from ade.data.sources import load_dataset as load_dataset
     from ade.data.tags import TaggedDataset as TaggedDataset
@@ -28,68 +25,66 @@ if TYPE_CHECKING:
     from ade.encoders.distil import distill_encoder as distill_encoder
     from ade.encoders.teacher import SentenceTeacher as SentenceTeacher
     from ade.errors import InputError as InputError
-    from ade.evaluation import Evaluation as Evaluation
     from ade.evaluation import evaluate as evaluate
     from ade.explanation import Explanation as Explanation
     from ade.folder import Saved as Saved
     from ade.huggingface_config import AdeConfig as AdeConfig
     from ade.inspector.reading import Inspector as Inspector
     from ade.inspector.words import inspect_words as inspect_words
-    from ade.integrations.onnx import export as export
-    from ade.integrations.scikit_learn import AdeClassifier as AdeClassifier
-    from ade.integrations.scikit_learn import AdeEncoder as AdeEncoder
-    from ade.integrations.scikit_learn import AdeRegressor as AdeRegressor
+    from ade.integrations.scikit_learn import (
+        AdeClassifier as AdeClassifier,
+        AdeEncoder as AdeEncoder,
+        AdeRegressor as AdeRegressor,
+    )
     from ade.integrations.sentence_transformers import AdeModule as AdeModule
-    from ade.model import AdeForSentenceEmbedding as AdeForSentenceEmbedding
-    from ade.model import AdeForSequenceClassification as AdeForSequenceClassification
-    from ade.model import AdeForTokenClassification as AdeForTokenClassification
-    from ade.model import AdeModel as AdeModel
-    from ade.settings import PAPER as PAPER
-    from ade.settings import STRONG as STRONG
-    from ade.settings import Architecture as Architecture
-    from ade.settings import CompressionSettings as CompressionSettings
-    from ade.settings import DistillationSettings as DistillationSettings
-    from ade.settings import EncoderSettings as EncoderSettings
-    from ade.settings import TrainingSettings as TrainingSettings
-    from ade.teachers import Teacher as Teacher
-    from ade.teachers import load_teacher as load_teacher
-    from ade.trained_model import Classifier as Classifier
-    from ade.trained_model import Encoder as Encoder
-    from ade.trained_model import Tagger as Tagger
-    from ade.trained_model import encode as encode
-    from ade.trained_model import load as load
-    from ade.training.schedule import validation_split as validation_split
-    from ade.training.soft_targets import LabelTeacher as LabelTeacher
-    from ade.training.soft_targets import with_soft_targets as with_soft_targets
+    from ade.model import (
+        AdeForSentenceEmbedding as AdeForSentenceEmbedding,
+        AdeForSequenceClassification as AdeForSequenceClassification,
+        AdeForTokenClassification as AdeForTokenClassification,
+        AdeModel as AdeModel,
+    )
+    from ade.settings import (
+        Architecture as Architecture,
+        CompressionSettings as CompressionSettings,
+        DistillationSettings as DistillationSettings,
+        EncoderSettings as EncoderSettings,
+        TrainingSettings as TrainingSettings,
+    )
+    from ade.teachers import Teacher as Teacher, load_teacher as load_teacher
+    from ade.trained_model import (
+        Classifier as Classifier,
+        Encoder as Encoder,
+        Tagger as Tagger,
+        encode as encode,
+        load as load,
+    )
+    from ade.training.soft_targets import LabelTeacher as LabelTeacher, with_soft_targets as with_soft_targets
     from ade.training.train import train as train
 
 __version__ = "0.1.0"
 
 _MODULES = {  # module -> its public names
     "errors": "InputError",
-    "settings": "PAPER STRONG Architecture CompressionSettings DistillationSettings EncoderSettings TrainingSettings",
+    "settings": "Architecture CompressionSettings DistillationSettings EncoderSettings TrainingSettings",
     "data.dataset": "Dataset",
     "data.sources": "load_dataset",
     "data.tags": "TaggedDataset",
     "teachers": "Teacher load_teacher",
-    "codebook": "Codebook CodedTable",
-    "configuration": "Config",
+    "codebook": "Codebook",
     "folder": "Saved",
     "distillation": "distill",
     "huggingface_config": "AdeConfig",
     "model": "AdeForSentenceEmbedding AdeForSequenceClassification AdeForTokenClassification AdeModel",
     "explanation": "Explanation",
     "trained_model": "Classifier Encoder Tagger encode load",
-    "evaluation": "Evaluation evaluate",
+    "evaluation": "evaluate",
     "compression.compress": "CompressionReport compress",
-    "training.schedule": "validation_split",
     "training.soft_targets": "LabelTeacher with_soft_targets",
     "training.train": "train",
     "encoders.distil": "distill_encoder",
     "encoders.teacher": "SentenceTeacher",
     "inspector.reading": "Inspector",
     "inspector.words": "inspect_words",
-    "integrations.onnx": "export",
 }
 _OPTIONAL = {  # those that need a package which most do without: not in __all__
     "integrations.scikit_learn": "AdeClassifier AdeEncoder AdeRegressor",

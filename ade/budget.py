@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.codebook import Codebook, codebook_of
-from ade.codebook import rounded as rounded_table
+from ade.codebook import Codebook, codebook_of, rounded as rounded_table
 from ade.devices import resolve_device
 from ade.embedding import rounded
 from ade.errors import InputError

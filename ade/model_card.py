@@ -36,9 +36,7 @@ print(ade.load("FOLDER").{call})
 def card(config: Config, table: Table, nbytes: int) -> str:
     """Return the model card, for a folder of which prediction reads `nbytes` bytes."""
     is_codebook = config.kind == CODEBOOK
-    made_of = (
-        "a weighted sum of a few shared anchor vectors" if isinstance(table, Codebook) else "a sum of coded vectors"
-    )
+    made_of = "a weighted sum of shared anchor vectors" if isinstance(table, Codebook) else "a sum of coded vectors"
     parts = [
         f"---\n{_hub_data(config)}\n---",
         "# An ADE codebook" if is_codebook else f"# ADE on {config.metadata.get('data') or 'unnamed'}",
@@ -54,13 +52,12 @@ def card(config: Config, table: Table, nbytes: int) -> str:
 def _hub_data(config: Config) -> ModelCardData:
     """Return the metadata that the hub reads."""
     metadata = config.metadata
-    fields: dict[str, Any] = licence(metadata.get("license"))
+    fields: dict[str, Any] = {"library_name": "ade", "pipeline_tag": TASKS.get(config.kind)}
+    fields |= licence(metadata.get("license"))
     for field, name in (("base_model", metadata.get("teacher")), ("datasets", metadata.get("data"))):
         if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)):  # on the hub: files and folders are called by one word
             fields[field] = name
-    return ModelCardData(
-        library_name="ade", pipeline_tag=TASKS.get(config.kind), tags=["ade", "transformers"], **fields
-    )
+    return ModelCardData(tags=["ade", "transformers"], **fields)
 
 
 def licence(stated: str | None) -> dict[str, str]:

@@ -83,8 +83,7 @@ def beside(
     steps: Annotated[int, typer.Option(help="Optimizer steps that are timed.", min=1)] = 100,
 ) -> None:
     """Measure this tree beside another commit, in turn: training, predictions, a cold start, the service."""
-    from benchmarks.beside import HERE
-    from benchmarks.beside import beside as measured
+    from benchmarks.beside import HERE, beside as measured
 
     with shown() as progress:
         rows = measured(ref, repeats, (20, 20 + steps), progress)

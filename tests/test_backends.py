@@ -8,8 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ade import backends
 from ade.backends import Backend, PlainBackend, TableBackend, backend_for

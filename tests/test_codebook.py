@@ -4,8 +4,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ade.codebook import Codebook, CodedTable, Stage, TableShape, codebook_of, read_table, rounded
 from ade.errors import InputError

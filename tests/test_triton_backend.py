@@ -5,16 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ade import triton_backend
 from ade.runtime import kernels
 from ade.runtime.tables import lookup_tables
 from ade.triton_backend import TritonBackend, bucketed, can_run
 from tests.conftest import ragged_codebook
-from tests.models import CODED as CODED_SHAPE
-from tests.models import coded_table, off, oracle, random_model, random_texts
+from tests.models import CODED as CODED_SHAPE, coded_table, off, oracle, random_model, random_texts
 
 pytestmark = pytest.mark.skipif(not kernels.available, reason="there is no Triton for this platform")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

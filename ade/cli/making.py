@@ -60,8 +60,7 @@ def train(
     from ade.data.dataset import Dataset, remarks
     from ade.data.sources import load_splits
     from ade.fitting.convex import MAX_ROWS
-    from ade.training.train import problem_type
-    from ade.training.train import train as train_model
+    from ade.training.train import problem_type, train as train_model
 
     splits = load_splits(data, schema=Schema(text_column, label_column, problem_type(problem)))
     display.say_columns(data, splits["train"])
@@ -158,8 +157,7 @@ def distill(
     settings = DistillationSettings(
         anchors=anchors, pairs=pairs, size=size or "", device=device, **DISTILLATION.parse(more)
     )
-    from ade.distillation import count_tokens
-    from ade.distillation import distill as distil
+    from ade.distillation import count_tokens, distill as distil
     from ade.files import MARKER, new_folder
     from ade.packing.prune_vocabulary import pruned
     from ade.teachers import load_teacher

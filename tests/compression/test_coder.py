@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ade.compression.coder import CoderSettings, SourceTable, assign, encode_table, encode_tables, plans_of
 from ade.errors import InputError

@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 import ade as library
 from ade import CompressionSettings
-from ade.compression import compress as module
-from ade.compression import frequencies, outputs
+from ade.compression import compress as module, frequencies, outputs
 from ade.compression.checkpoint import load_model
 from ade.compression.head import PackedHead
 from ade.compression.outputs import outputs_of, token_ids

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ade.data.batches import DeviceTokens, padded_batches, shuffled_batches
 from ade.data.tokens import Ragged, sorted_batches

@@ -10,11 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from ade.data import records
-from ade.data import texts as texts_module
+from ade.data import records, texts as texts_module
 from ade.data.columns import Schema
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI, REGRESSION, SINGLE

@@ -5,8 +5,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ade.data.sources import load_dataset
 from ade.errors import InputError

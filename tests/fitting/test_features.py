@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch.nn import functional as F
 

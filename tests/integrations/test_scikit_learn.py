@@ -16,8 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils import estimator_checks as checks
-from sklearn.utils import get_tags
+from sklearn.utils import estimator_checks as checks, get_tags
 
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI

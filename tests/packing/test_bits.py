@@ -1,8 +1,7 @@
 """Numbers in few bits come back as they were packed, whatever the width and length."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ade.packing.bits import pack_bits, pack_rows, rows_stored, stream_bytes, unpack_bits, unpack_rows
 

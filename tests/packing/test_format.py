@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ade.errors import InputError
 from ade.packing.format import SCALE_STEPS, WEIGHT_LEVELS, Packing, Pairs, layout_bytes, pack, unpack

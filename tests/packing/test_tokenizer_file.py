@@ -5,8 +5,7 @@ import lzma
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from ade.errors import InputError

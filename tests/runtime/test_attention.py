@@ -1,8 +1,7 @@
 """Attention is the softmax of the products, however large; a further layer is that of the method in plain numpy."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ade import plain
 from ade.plain import softmax
