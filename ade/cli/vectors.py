@@ -70,9 +70,7 @@ def distill_encoder(
 def encode(
     file: options.TextFile = "-",
     encoder: Encoder = ENGLISH,
-    out: Annotated[
-        Path | None, option("File to write: .npy, .jsonl or .parquet; by default JSON lines.", metavar="FILE")
-    ] = None,
+    out: Annotated[Path | None, option("File to write: .npy or .jsonl; by default JSON lines.", metavar="FILE")] = None,
     dim: Annotated[int | None, option("Truncate vectors to N dimensions.", metavar="N", min=1)] = None,
     format: options.TextFormat = None,
     text_column: options.TextColumn = None,

@@ -9,7 +9,7 @@ install that predicts.
 import codecs
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from ade.data.columns import LABEL, TEXT, find_text_column
 from ade.data.formats import PREFIX, Row, delimited_rows, json_values, labelled_text
 from ade.data.problems import LabelType, ValueProblem, plain
-from ade.data.streams import LineStream, is_pipe, open_bytes, open_pipe, open_text, reading_errors
+from ade.data.streams import LineStream, is_pipe, open_bytes, open_lines, reading_errors
 from ade.errors import InputError, first_line
 
 Format = Literal["text", "csv", "tsv", "json", "parquet", "fasttext"]
@@ -68,17 +68,13 @@ def records(source: Any, format: Format | None = None, quoted: bool = True) -> I
         return
     path = Path(source)
     kind = format or format_of(path)
-    with reading_errors(path, kind):
-        if is_pipe(path):
-            with open_pipe(path) as stream:
-                name = "standard input" if str(path) == "-" else str(path)
-                yield replace(_of_lines(stream, name, kind, quoted), stream=stream)
-        elif kind == "parquet":
-            with _parquet(path) as rows:
-                yield rows
-        else:
-            with open_text(path, newline="" if kind in ("csv", "tsv") else "\n") as file:
-                yield _of_lines(file, str(path), kind, quoted)
+    if kind == "parquet":
+        with _parquet(path) as rows:
+            yield rows
+        return
+    with open_lines(path, kind) as lines:
+        rows = _of_lines(lines, "standard input" if str(path) == "-" else str(path), kind, quoted)
+        yield replace(rows, stream=lines if isinstance(lines, LineStream) else None)
 
 
 @contextmanager
@@ -138,17 +134,13 @@ def format_of(path: Path) -> Format:
 
 def _starts_with_label(path: Path) -> bool:
     """Whether a file of text starts with a label, as fastText writes them."""
-    try:
-        with open_bytes(path) as file:
-            start = next((line for line in file if line.strip()), b"")
-            return start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(PREFIX.encode())
-    except (OSError, EOFError, zlib.error):  # of reading it again, which names the file
-        return False
+    start = b""
+    with suppress(OSError, EOFError, zlib.error), open_bytes(path) as file:  # reading it again names the file
+        start = next((line for line in file if line.strip()), b"")
+    return start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(PREFIX.encode())
 
 
 def _of_lines(lines: Iterable[str], source: str, kind: Format, quoted: bool) -> Records:
-    if kind == "parquet":
-        raise InputError(f"{source}: Parquet is read from files alone")
     if kind == "json":
         return _of_dictionaries(json_values(lines, source), source, "an object")
     if kind == "fasttext":
@@ -177,6 +169,8 @@ def _of_dictionaries(values: Iterable[Any], source: str, what: str) -> Records:
 @contextmanager
 def _parquet(path: Path) -> Iterator[Records]:
     """Context manager: the rows of a Parquet file."""
+    if is_pipe(path):
+        raise InputError(f"{path}: Parquet is read from files alone")
     try:
         import pyarrow as pa
         import pyarrow.parquet
@@ -188,7 +182,7 @@ def _parquet(path: Path) -> Iterator[Records]:
             yield [batch[name].to_pylist() for name in names]
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with reading_errors(path, "parquet"), pyarrow.parquet.ParquetFile(path) as file:
             yield _of_batches(str(path), file.schema_arrow.names, batches)
     except pa.ArrowException as error:
         raise InputError(f"{path}: not readable as parquet ({first_line(error)})") from None

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO, TextIO, cast
+from typing import IO, BinaryIO, cast
 
 from ade.errors import InputError, first_line
 
@@ -21,22 +21,25 @@ def open_bytes(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else open(path, "rb")
 
 
-def open_text(path: Path, newline: str = "\n") -> TextIO:
-    """Open a UTF-8 text file for reading, decompressed if its name ends in `.gz`, without the byte order mark."""
-    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline=newline)
-
-
 def is_pipe(path: Path) -> bool:
     """Whether a path is standard input, written `-`, a named pipe, or anything else that is read once."""
     return str(path) == "-" or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 @contextmanager
-def open_pipe(path: Path) -> "Iterator[LineStream]":
-    """Context manager: the lines of a pipe as they arrive; standard input stays open."""
-    is_stdin = str(path) == "-"
-    with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as opened:
-        yield LineStream(opened)
+def open_lines(path: Path, kind: str = "text") -> Iterator[Iterator[str]]:
+    """Context manager: the lines of a UTF-8 file or pipe, without the byte order mark; standard input stays open.
+
+    Errors name the file and the `kind` of content that was expected.
+    """
+    with reading_errors(path, kind):
+        if is_pipe(path):
+            is_stdin = str(path) == "-"
+            with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as pipe:
+                yield LineStream(pipe)
+        else:
+            with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline="\n") as file:
+                yield file
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from ade.data.problems import SINGLE
-from ade.data.streams import open_text, reading_errors
+from ade.data.streams import open_lines
 from ade.data.tokens import Ragged, encode_chunks
 from ade.errors import InputError
 
@@ -72,7 +72,7 @@ def read_tagged(path: Path) -> TaggedDataset:
 
 def _sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
     """Sentences of (word, tag) pairs."""
-    with reading_errors(path, "words with tags"), open_text(path) as file:
+    with open_lines(path, "words with tags") as file:
         lines = [line.strip() for line in file]
     usual = Counter(_line_form(line) for line in lines if line and not line.startswith("#")).most_common(1)
 

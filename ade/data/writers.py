@@ -1,4 +1,4 @@
-"""Vectors of texts as a file, written part by part: `.npy`, JSON lines or Parquet; the last two keep all columns."""
+"""Vectors of texts as a file, written part by part: `.npy`, or JSON lines, which keep all columns."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from ade.errors import InputError
 from ade.files import new_file
 
 VECTOR = "vector"  # name of the column that is added
-SUFFIXES = (".npy", ".jsonl", ".parquet")
+SUFFIXES = (".npy", ".jsonl")
 Batch = tuple[Sequence[dict[str, Any]], np.ndarray]  # rows and their vectors (n, D)
 
 
@@ -20,15 +20,11 @@ def write_vectors(path: Path, batches: Iterable[Batch], dim: int) -> None:
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
         raise InputError(f"{path}: which format? end the name in {', '.join(SUFFIXES)}")
-    with new_file(path) as draft:
-        if kind == ".parquet":
-            _write_parquet(draft, batches)
-            return
-        with open(draft, "wb") as file:
-            if kind == ".npy":
-                _write_npy(file, batches, dim)
-            else:
-                write_json_lines(file, batches)
+    with new_file(path) as draft, open(draft, "wb") as file:
+        if kind == ".npy":
+            _write_npy(file, batches, dim)
+        else:
+            write_json_lines(file, batches)
 
 
 def write_json_lines(file: BinaryIO, batches: Iterable[Batch]) -> None:
@@ -50,22 +46,3 @@ def _write_npy(file: BinaryIO, batches: Iterable[Batch], dim: int) -> None:
         count += len(vectors)
     file.seek(0)
     np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, dim)})
-
-
-def _write_parquet(path: Path, batches: Iterable[Batch]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    writer: Any = None
-    try:
-        for rows, vectors in batches:
-            columns = {name: [row.get(name) for row in rows] for name in rows[0]}
-            flat = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
-            table = pa.table({**columns, VECTOR: pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
-            writer = writer or pq.ParquetWriter(path, table.schema)
-            writer.write_table(table.cast(writer.schema))
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
-        raise InputError("there are no texts to write vectors of")

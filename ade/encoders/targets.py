@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ade.data.streams import open_text, reading_errors
+from ade.data.streams import open_lines
 from ade.data.texts import GrowingArray
 from ade.errors import InputError
 
@@ -40,7 +40,7 @@ def read_translations(files: Sequence[Path], add: Callable[[str], int | None]) -
     """Read lines of texts with the same meaning, separated by tabs; `add` returns a text's number, None if empty."""
     members, offsets = array("q"), array("q", [0])
     for file in files:
-        with reading_errors(file, "text"), open_text(file) as lines:
+        with open_lines(file) as lines:
             for number, line in enumerate(lines, 1):
                 texts = line.rstrip("\r\n").split("\t")
                 if line.strip() and len(texts) < 2:

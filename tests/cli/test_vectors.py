@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from ade.codebook import codebook_of
@@ -45,7 +44,7 @@ def test_numpy_files_hold_the_vectors(ade, folder, lines, tmp_path, monkeypatch)
     assert np.load(out).shape == (40, 3)
 
 
-def test_json_lines_and_parquet_keep_the_columns(ade, folder, tmp_path, monkeypatch):
+def test_json_lines_keep_the_columns(ade, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("ade.cli.vectors.CHUNK", 3)
     source = tmp_path / "rows.csv"
     source.write_text("id,text\n" + "".join(f"{i},{text}\n" for i, text in enumerate(TEXTS[:5])), "utf8")
@@ -55,11 +54,6 @@ def test_json_lines_and_parquet_keep_the_columns(ade, folder, tmp_path, monkeypa
     rows = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text("utf8").splitlines()]
     assert [row["id"] for row in rows] == ["0", "1", "2", "3", "4"]
     assert np.allclose([row["vector"] for row in rows], vectors, atol=1e-6)
-
-    assert ade("encode", source, "--encoder", folder, "--out", tmp_path / "v.parquet")[0] == 0
-    table = pq.read_table(tmp_path / "v.parquet")
-    assert table.column_names == ["id", "text", "vector"]
-    assert np.allclose(np.stack(table["vector"].to_numpy()), vectors, atol=1e-6)
 
 
 def test_standard_input_to_standard_output(folder):
@@ -72,7 +66,7 @@ def test_standard_input_to_standard_output(folder):
 
 def test_what_cannot_be_written_is_refused_at_once(ade, folder, lines, tmp_path):
     for words, message in (
-        (("--out", tmp_path / "v.txt"), "end the name in .npy, .jsonl, .parquet"),
+        (("--out", tmp_path / "v.txt"), "end the name in .npy, .jsonl"),
         (("--out", tmp_path / "no" / "v.npy"), "not a file in a folder that exists"),
         (("--dim", "9"), "8 dimensions; 9 cannot be kept"),
     ):

@@ -1,9 +1,8 @@
-"""Vectors as files: all formats hold the same numbers, and Parquet and JSON lines the other columns."""
+"""Vectors as files: all formats hold the same numbers, and JSON lines the other columns."""
 
 import json
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from ade.data.writers import write_vectors
@@ -19,21 +18,17 @@ def batches(count: int):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_every_format_holds_the_vectors(count, tmp_path):
-    for name in ("a.npy", "a.jsonl", "a.parquet"):
+    for name in ("a.npy", "a.jsonl"):
         write_vectors(tmp_path / name, batches(count), 3)
     assert np.array_equal(np.load(tmp_path / "a.npy"), VECTORS)
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    table = pq.read_table(tmp_path / "a.parquet").to_pylist()
-    for rows in (lines, table):
-        assert [{"text": row["text"], "n": row["n"]} for row in rows] == ROWS
-        np.testing.assert_allclose([row["vector"] for row in rows], VECTORS, rtol=1e-6)
+    assert [{"text": row["text"], "n": row["n"]} for row in lines] == ROWS
+    np.testing.assert_allclose([row["vector"] for row in lines], VECTORS, rtol=1e-6)
 
 
 def test_without_texts_there_are_no_vectors_and_no_other_format(tmp_path):
     write_vectors(tmp_path / "a.npy", iter(()), 3)
     assert np.load(tmp_path / "a.npy").shape == (0, 3)
-    with pytest.raises(InputError, match="no texts"):
-        write_vectors(tmp_path / "a.parquet", iter(()), 3)
     with pytest.raises(InputError, match="which format"):
         write_vectors(tmp_path / "a.csv", batches(5), 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy"]
