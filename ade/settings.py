@@ -178,7 +178,6 @@ class CompressionSettings:
     head: Annotated[bool, "pack an output table of its own too, in the same bytes; a tied one always is"] = False
     max_loss: Annotated[str, "most loss on held-back text, as 2%; more bytes are spent until it holds"] = ""
     tune_steps: Annotated[int, "optimizer steps of --tune"] = 400
-    seed: Annotated[int, "random seed"] = 0
     device: Annotated[str, "auto, cpu or cuda"] = "auto"
 
     def __post_init__(self) -> None:
@@ -187,7 +186,6 @@ class CompressionSettings:
         if self.max_loss:
             parse_percent(self.max_loss)  # raises for what is no percentage
         at_least(self, 1, "tune_steps")
-        _check_seed(self.seed)
 
     def nbytes(self, numbers: int) -> int:
         """The bytes that tables of so many numbers may take together."""

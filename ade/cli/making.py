@@ -17,7 +17,6 @@ from ade.settings import Architecture, CompressionSettings, DistillationSettings
 
 TRAINING = options.MoreSettings((TrainingSettings, Architecture), ("device", "epochs"))
 DISTILLATION = options.MoreSettings((DistillationSettings,), ("size", "device", "anchors", "pairs"))
-COMPRESSION = options.MoreSettings((CompressionSettings,), ("size", "device", "head", "max_loss"))
 
 Problem = Literal["single-label", "multi-label", "regression"]
 HIDDEN = ("identity", "validations", "dev")  # of training.json: nothing for a person
@@ -193,20 +192,18 @@ def compress(
     size: Annotated[str | None, option("Bytes of the packed table; by default a sixteenth.", metavar="SIZE")] = None,
     corpus: options.Corpus = None,
     tune: Annotated[list[Path] | None, option("Text to tune the table with; repeatable.", metavar="FILE")] = None,
+    tune_steps: Annotated[int, option("Steps of --tune.", metavar="N")] = CompressionSettings().tune_steps,
     head: Annotated[bool, option("Pack an output table that is not tied, too.", "--head")] = False,
     max_loss: Annotated[str | None, option("Most loss on held-out text, at any size.", metavar="P%")] = None,
     device: options.Device = "auto",
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
-    more: Annotated[list[str] | None, COMPRESSION.option()] = None,
 ) -> None:
     """Pack the embedding table of any Hugging Face model.
 
     Everything else stays as it is. After 'import ade' the result loads like the original.
     """
-    chosen = CompressionSettings(
-        size=size or "", head=head, max_loss=max_loss or "", device=device, **COMPRESSION.parse(more)
-    )
+    chosen = CompressionSettings(size or "", head, max_loss or "", tune_steps, device)
     from ade.compression.compress import compress as pack
 
     with shown() as report:
@@ -218,8 +215,6 @@ def compress(
     parts: list[Table | str] = [display.table((str(out), "before", "after", ""), rows)]
     if result.loss:
         losses = [(name, f"{loss:.2f}") for name, loss in result.loss.items()]
-        if len(losses) > 1:
-            losses.append(("mean", f"{result.mean_loss:.2f}"))
         parts.append(display.table(("held-out text", f"{result.measure}, %"), losses))
     else:
         parts.append("'--corpus FILE' says what your texts are like, and measures the loss on them")

@@ -35,20 +35,9 @@ ROUNDS = 10  # of k-means
 CHUNK = 2048  # rows compared with a book per product, which then stays in the cache
 BLOCK = 16_384  # rows of the table that are rotated, and coded, together
 FREQUENCY_FLOOR = 0.05  # of the mean frequency: no row counts less
-PLAIN_SHARE = 0.5  # of the plain squared error beside a metric
-EXPONENT = 0.75  # of the frequency: the text it was counted in is not the text to come
+SEED = 0
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class CoderSettings:
-    """Size and weights of coded tables."""
-
-    size: int  # bytes of all tables together
-    seed: int = 0
-    exponent: float = EXPONENT
-    plain_share: float = PLAIN_SHARE
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +49,8 @@ class SourceTable:
     exact: Sequence[int] = ()  # rows that stay whole
     metric: Tensor | None = None  # (d, d): the error e of a row counts as e @ metric @ e
     importance: float = 1.0  # what a squared error of 1 in every row costs, beside other tables
+    exponent: float = 0.75  # of the frequency: the text it was counted in is not the text to come
+    plain_share: float = 0.5  # of the plain squared error beside the metric
 
 
 def plans_of(dim: int, size: int) -> list[list[Stage]]:
@@ -84,47 +75,45 @@ def encode_table(
     table: Tensor,
     frequency: Tensor,
     exact: Sequence[int],
-    settings: CoderSettings,
+    size: int,
     metric: Tensor | None = None,
     report: Report = silent,
 ) -> PackedTable:
-    """Code a table (V, d) in at most `settings.size` bytes; arguments as of `SourceTable`."""
-    return encode_tables([SourceTable(table, frequency, exact, metric)], settings, report)[0]
+    """Code a table (V, d) in at most `size` bytes; arguments as of `SourceTable`."""
+    return encode_tables([SourceTable(table, frequency, exact, metric)], size, report)[0]
 
 
-def encode_tables(
-    sources: Sequence[SourceTable], settings: CoderSettings, report: Report = silent
-) -> list[PackedTable]:
-    """Code tables in at most `settings.size` bytes together: those get more bytes whose errors cost more."""
-    tables = [_Rows(source, settings) for source in sources]
+def encode_tables(sources: Sequence[SourceTable], size: int, report: Report = silent) -> list[PackedTable]:
+    """Code tables in at most `size` bytes together: those get more bytes whose errors cost more."""
+    tables = [_Rows(source) for source in sources]
     total = sum(rows.table.numel() for rows in tables)
     choices = []
     for rows in tables:
-        part = settings.size * rows.table.numel() // total
-        choices.append([_Plan(rows, stages, settings.seed, report) for stages in plans_of(rows.dim, part)])
+        part = size * rows.table.numel() // total
+        choices.append([_Plan(rows, stages, report) for stages in plans_of(rows.dim, part)])
 
     def error(plans: Sequence[_Plan]) -> float:
-        price = _price(plans, settings.size)
+        price = _price(plans, size)
         return sum(plan.error(price) for plan in plans)
 
     best = min(product(*choices), key=error)
-    price = _price(best, settings.size)
-    return [_encode(plan, price, settings.seed, report) for plan in best]
+    price = _price(best, size)
+    return [_encode(plan, price, report) for plan in best]
 
 
 class _Rows:
     """The rows of a table: how much the error of each counts, and their coordinates in the rotated space."""
 
-    def __init__(self, source: SourceTable, settings: CoderSettings) -> None:
+    def __init__(self, source: SourceTable) -> None:
         self.table, self.dim = source.rows, source.rows.shape[1]
-        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.generator = torch.Generator().manual_seed(SEED)
         frequency = source.frequency.double().clamp(min=0)
         frequency = (frequency / frequency.mean().clamp(min=1e-30)).clamp(min=FREQUENCY_FLOOR)
-        self.weight = frequency.pow(settings.exponent).float()  # (V,)
+        self.weight = frequency.pow(source.exponent).float()  # (V,)
         self.exact = torch.tensor(sorted(set(source.exact)), dtype=torch.long)
         self.coded = torch.nonzero(~torch.isin(torch.arange(len(self.table)), self.exact))[:, 0]
 
-        self.mean, directions = self._principal(source.metric, settings.plain_share)
+        self.mean, directions = self._principal(source)
         self.scale = directions.abs().amax(1, keepdim=True) / 127
         self.rotation = (directions / self.scale).round()  # (d, d): fits into signed bytes
         self.inverse = torch.linalg.inv((self.rotation * self.scale).double()).float()
@@ -134,7 +123,7 @@ class _Rows:
         self.worth = self.weight * energy * (source.importance / self.weight.sum())  # of removing a row's whole error
         self.ascending = self.worth[self.coded].sort().values
 
-    def _principal(self, metric: Tensor | None, plain_share: float) -> tuple[Tensor, Tensor]:
+    def _principal(self, source: SourceTable) -> tuple[Tensor, Tensor]:
         """Return the mean of the coded rows (d,) and the principal directions, as the metric has it (d, d).
 
         They are dealt out so that every piece of a code has one of each band of variance.
@@ -149,9 +138,9 @@ class _Rows:
         mean /= total
 
         root = inverse = plain = torch.eye(dim, dtype=torch.float64)
-        if metric is not None:  # square root and its inverse, mixed with the plain error
-            mixed = metric.double().cpu()
-            mixed = (1 - plain_share) * mixed * dim / mixed.trace() + plain_share * plain
+        if source.metric is not None:  # square root and its inverse, mixed with the plain error
+            metric = source.metric.double().cpu()
+            mixed = (1 - source.plain_share) * metric * dim / metric.trace() + source.plain_share * plain
             values, vectors = torch.linalg.eigh((mixed + mixed.T) / 2)
             root, inverse = vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
         covariance = root @ (second / total - torch.outer(mean, mean)).double() @ root
@@ -168,7 +157,7 @@ class _Rows:
 class _Plan:
     """Stages to choose from for the rows of a table, and how much of the error each removes."""
 
-    def __init__(self, rows: _Rows, stages: Sequence[Stage], seed: int, report: Report) -> None:
+    def __init__(self, rows: _Rows, stages: Sequence[Stage], report: Report) -> None:
         self.rows, self.stages = rows, stages
         sample = rows.coded[torch.randperm(len(rows.coded), generator=rows.generator)[:TRIED]]
         residual, weights = rows.rotated(sample), torch.ones(len(sample))
@@ -176,7 +165,7 @@ class _Plan:
         for number, stage in enumerate(stages):
             report("try", number, len(stages), {})
             if len(sample):
-                _code(residual, weights, stage, rows.generator, seed)
+                _code(residual, weights, stage, rows.generator)
             left.append(float(residual.square().sum() / whole))
         self.left = torch.tensor(left)  # (stages + 1,): share of the squared error after 0, 1, ... stages
 
@@ -218,7 +207,7 @@ def _price(plans: Sequence[_Plan], size: int) -> float:
     return high
 
 
-def _encode(plan: _Plan, price: float, seed: int, report: Report) -> PackedTable:
+def _encode(plan: _Plan, price: float, report: Report) -> PackedTable:
     """Return the table with the stages that are worth their price."""
     rows, shape, depths = plan.rows, plan.shape(price), plan.depths(price)
     packed = PackedTable(shape)
@@ -234,17 +223,14 @@ def _encode(plan: _Plan, price: float, seed: int, report: Report) -> PackedTable
     residual = torch.from_numpy(rotated.array()).view(-1, rows.dim)  # (n, d)
     for number, stage in enumerate(shape.stages):
         report("code", number, len(shape.stages), {})
-        book, scale, codes = _code(
-            residual[: stage.rows], rows.weight[order[: stage.rows]], stage, rows.generator, seed
-        )
+        weights = rows.weight[order[: stage.rows]]
+        book, scale, codes = _code(residual[: stage.rows], weights, stage, rows.generator)
         packed.fill({f"codes_{number}": codes, f"book_{number}": book, f"scale_{number}": scale})
     report("code", len(shape.stages), len(shape.stages), {})
     return packed
 
 
-def _code(
-    residual: Tensor, weights: Tensor, stage: Stage, generator: torch.Generator, seed: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _code(residual: Tensor, weights: Tensor, stage: Stage, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Return a stage's books, their scales, and the codes (pieces, n) of rows; subtracts what the codes stand for.
 
     `residual` (n, d) is what the stages before leave of rows that count by their weights (n,). Books are bytes
@@ -258,10 +244,10 @@ def _code(
         spread = parts.square().mean((0, 2)).sqrt().clamp(min=1e-12)  # (pieces,)
         some = torch.randperm(len(chosen) * pieces, generator=generator)[:SHARED_SAMPLE]
         scaled = (parts / spread[:, None]).reshape(-1, stage.width)[some]
-        books = kmeans(scaled, weight[some // pieces], seed)[None]
+        books = kmeans(scaled, weight[some // pieces])[None]
     else:
         columns, spread = sample.split(stage.width, 1), torch.ones(pieces)
-        books = torch.stack(_in_threads(lambda piece: kmeans(columns[piece].contiguous(), weight, seed), pieces))
+        books = torch.stack(_in_threads(lambda piece: kmeans(columns[piece].contiguous(), weight), pieces))
 
     top = books.abs().amax((1, 2), keepdim=True).clamp(min=1e-12) / 127
     book, scale = (books / top).round().to(torch.int8), top * spread[:, None, None]
@@ -279,9 +265,9 @@ def _code(
     return book, scale, codes
 
 
-def kmeans(pieces: Tensor, weights: Tensor, seed: int) -> Tensor:
+def kmeans(pieces: Tensor, weights: Tensor) -> Tensor:
     """Return a book (ENTRIES, w) for pieces (n, w) that count by their weights (n,)."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(SEED)
     if len(pieces) < ENTRIES:
         return torch.nn.functional.pad(pieces, (0, 0, 0, ENTRIES - len(pieces)))
     book = pieces[torch.multinomial(weights, ENTRIES, generator=generator)]

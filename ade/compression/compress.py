@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ade.coded_layer import PackedTable
 from ade.compression import outputs
 from ade.compression.checkpoint import load_model, read_json, source_folder, transformer_folder, write_folder
-from ade.compression.coder import CoderSettings, SourceTable, encode_tables
+from ade.compression.coder import SourceTable, encode_tables
 from ade.compression.frequencies import generated_texts, row_frequencies
 from ade.compression.outputs import body_of, is_decoder, token_ids
 from ade.compression.quantizer import replace_tables
@@ -54,11 +54,6 @@ class CompressionReport:
     measure: str  # what `loss` is
     loss: Mapping[str, float]  # percent on held-out text, by file; nothing where no text was given
     settings: Mapping[str, Any]
-
-    @property
-    def mean_loss(self) -> float:
-        """Mean loss over files, in percent; NaN where there was no text."""
-        return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
 
     def card(self) -> str:
         """Return the section of the model card."""
@@ -186,9 +181,7 @@ class _Job:
     def pack(self, size: int) -> tuple[int, dict[str, float]]:
         """Code the tables in `size` bytes, and tune that of the input; returns the bytes and the loss of each file."""
         before = outputs.outputs_of(self.model, self.tokenizer, self.texts.held_out, self.report)
-        kind = DECODER if is_decoder(self.model) else ENCODER
-        settings = CoderSettings(size, self.settings.seed, **kind)
-        coded = encode_tables(self._sources(size), settings, self.report)
+        coded = encode_tables(self._sources(size), size, self.report)
         tables = dict(zip(self.weights, coded, strict=True))
         if self.texts.tuning:
             tables[self.tables.input] = self._tuned(tables[self.tables.input])
@@ -206,7 +199,7 @@ class _Job:
         if len(self.weights) > 1:
             ids = self._example_ids(NOISE_TEXTS)
             readers = {name: self._readers(name) for name in self.weights}
-            importance = outputs.importance(self.model, readers, self.lengths, ids, self.settings.seed)
+            importance = outputs.importance(self.model, readers, self.lengths, ids)
 
         sources = []
         total = sum(map(Tensor.numel, self.weights.values()))
@@ -217,7 +210,8 @@ class _Job:
             exact = [row * slices + number for row in special for number in range(slices)]
             frequency = frequencies[: len(weight)].repeat_interleave(slices)
             rows, metric = weight.cpu().reshape(-1, length), self._metric(name)
-            sources.append(SourceTable(rows, frequency, exact, metric, importance[name]))
+            kind = DECODER if is_decoder(self.model) else ENCODER
+            sources.append(SourceTable(rows, frequency, exact, metric, importance[name], **kind))
         return sources
 
     def _readers(self, name: str) -> list[nn.Module]:
@@ -228,8 +222,8 @@ class _Job:
         """Return which errors of a table's rows count."""
         body = body_of(self.model)
         if not is_decoder(self.model):
-            ids, length, seed = self._example_ids(INPUT_TEXTS), self.lengths[name], self.settings.seed
-            return outputs.input_metric(body, self._module(name), ids, length, seed, self.report)
+            ids = self._example_ids(INPUT_TEXTS)
+            return outputs.input_metric(body, self._module(name), ids, self.lengths[name], self.report)
         if name == self.tables.output:
             return outputs.output_metric(body, self._example_ids(OUTPUT_TEXTS))
         return None
@@ -255,8 +249,7 @@ class _Job:
         layers = [layer for layer in self._readers(name) if isinstance(layer, nn.Embedding)]
         scored = is_decoder(self.model) and self.tables.output == name
         original = self.weights[name] if scored else None
-        steps, seed = self.settings.tune_steps, self.settings.seed
-        return tune(body_of(self.model), layers, packed, ids, original, steps, seed, self.report)
+        return tune(body_of(self.model), layers, packed, ids, original, self.settings.tune_steps, self.report)
 
 
 def cast_to_float(model: Any, embeddings: Sequence[nn.Module]) -> None:

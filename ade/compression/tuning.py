@@ -35,7 +35,6 @@ def tune(
     texts: Sequence[Sequence[int]],
     original: Tensor | None,
     steps: int,
-    seed: int = 0,
     report: Report = silent,
 ) -> PackedTable:
     """Return the tuned table.
@@ -46,9 +45,8 @@ def tune(
     if not texts:
         raise InputError("there is no text to tune with")
     device = next(body.parameters()).device
-    torch.manual_seed(seed)
     trained = TrainableTable(packed).to(device)
-    candidates = Candidates(texts, len(original), seed, device) if original is not None else None
+    candidates = Candidates(texts, len(original), device) if original is not None else None
     groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))}
               for p in trained.parameters() if p.numel()]  # fmt: skip
     optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE, betas=(0.9, 0.98))
@@ -58,7 +56,7 @@ def tune(
     body.eval().requires_grad_(False)
     try:
         with tf32(device):
-            for step, (ids, mask) in enumerate(_batches(texts, steps, seed, device)):
+            for step, (ids, mask) in enumerate(_batches(texts, steps, device)):
                 target = hidden_states(body, ids, mask)
                 with rows_from(trained, layers):
                     states = hidden_states(body, ids, mask)
@@ -104,11 +102,9 @@ def _divergence(
     return F.kl_div(scores.log_softmax(1), wanted.log_softmax(1), log_target=True, reduction="batchmean")
 
 
-def _batches(
-    texts: Sequence[Sequence[int]], steps: int, seed: int, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(texts: Sequence[Sequence[int]], steps: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield ids and mask of random texts of similar length, for each step."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         around = torch.randint(len(texts), (4 * BATCH,), generator=generator).tolist()
         around.sort(key=lambda row: len(texts[row]))
@@ -122,17 +118,17 @@ class Candidates:
     The sample stands for all of the others: scores are raised by the logarithm of how many tokens each stands for.
     """
 
-    def __init__(self, texts: Sequence[Sequence[int]], rows: int, seed: int, device: torch.device) -> None:
+    def __init__(self, texts: Sequence[Sequence[int]], rows: int, device: torch.device) -> None:
         counts = torch.bincount(torch.tensor([token for ids in texts for token in ids]), minlength=rows)[:rows]
         order = counts.argsort(descending=True)
         kept = rows if rows <= CANDIDATES else min(CANDIDATES // 2, int((counts > 0).sum()))
         self.always, self.others = order[:kept].sort().values, order[kept:]
-        self.seed, self.device = seed, device
+        self.device = device
 
     def draw(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the tokens of a step (n,), and what is added to their scores (n,)."""
         count = min(CANDIDATES - len(self.always), len(self.others))
-        generator = torch.Generator().manual_seed(self.seed + step)
+        generator = torch.Generator().manual_seed(step)
         sample = self.others[torch.randperm(len(self.others), generator=generator)[:count]]
         added = torch.zeros(len(self.always) + count)
         if count:

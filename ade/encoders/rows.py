@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ade.codebook import ENTRIES, CodedTable, TableShape
 from ade.coded_layer import PackedTable
-from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.coder import encode_table
 from ade.compression.frequencies import row_frequencies
 from ade.folder import Saved
 from ade.folder_budget import ENCODER_TEXTS, ByteShares, ModelParts, evenly, fit_vocabulary
@@ -55,7 +55,7 @@ class RowTable:
         assert isinstance(trained.table, CodedTable)
         rows, ids = self.rows(), trained.table.exact_rows
         rows[ids] = torch.from_numpy(trained.table.rows(ids))
-        size, special = CoderSettings(self.shares.codebook), special_rows(self.teacher)
+        size, special = self.shares.codebook, special_rows(self.teacher)
         table = encode_table(rows.half(), self.frequencies, special, size, report=report).to_table()
         return replace(trained, config=replace(trained.config, layer_bits=self.shares.layer_bits), table=table)
 

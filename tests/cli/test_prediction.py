@@ -92,13 +92,6 @@ def cells(ade, tmp_path):
     return read
 
 
-def test_columns_of_the_same_name_keep_their_values(cells, trained, tmp_path):
-    (tmp_path / "a.csv").write_text("id,text,id\n1,lunar probe,2\n")
-    header, row = cells(trained, tmp_path / "a.csv")
-    assert header[:3] == ["id", "text", "id.1"]
-    assert row[:3] == ["1", "lunar probe", "2"]
-
-
 def test_the_most_probable_labels(ade, cells, trained, tmp_path):
     path = write_rows(tmp_path, "txt")
     _, out, _ = ade("predict", trained, path, "--json", "--top-k", 2)
@@ -312,17 +305,6 @@ def test_numbers_are_explained_and_taggers_refused(ade, several, tmp_path):
     status, out, errors = ade("predict", several / "tagger", tmp_path / "in.txt", "--explain")
     assert (status, out, errors.count("\n")) == (2, "", 1)
     assert "a tagger" in errors
-
-
-def test_predicting_loads_no_torch(trained, tmp_path):
-    (tmp_path / "in.txt").write_text("goal\n")
-    for flags in ("[]", "['--explain']"):
-        program = (
-            f"import sys; sys.argv = ['ade', 'predict', *sys.argv[1:], *{flags}]\n"
-            "from ade.cli import main as cli\n"
-            "try:\n    cli.main()\nfinally:\n    assert 'torch' not in sys.modules"
-        )
-        subprocess.run([sys.executable, "-c", program, str(trained), str(tmp_path / "in.txt")], check=True)
 
 
 # -- texts whose tokens are unknown --------------------------------------------------------------------------------

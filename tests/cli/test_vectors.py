@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from ade.codebook import codebook_of
 from ade.configuration import ENCODER
 from ade.trained_model import Encoder, encode
 from tests.conftest import topic_texts, untrained
@@ -145,14 +144,3 @@ def test_other_verbs_say_what_to_do_instead(ade, folder, trained, lines, topic_f
         assert (status, printed, error.count("\n")) == (2, "", 1), error
         assert message in error, (words, error)
         assert not out.exists()
-
-
-def test_words_of_an_encoder_have_anchors(ade, folder, codebook):
-    status, out, _ = ade("inspect", folder, "bank", "comet", "--json")
-    assert status == 0
-    for word in json.loads(out)["words"]:
-        anchors, weights = codebook_of(codebook.table).of(codebook.tokenizer.token_to_id(word["word"]))
-        assert {use["anchor"] for use in word["anchors"]} == set(np.asarray(anchors).tolist())
-        expected = np.sort(np.abs(weights))[::-1]  # a model scales those of a token alike
-        found = np.abs([use["weight"] for use in word["anchors"]])
-        np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-4)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import logging
 
 from ade.coded_layer import PackedTable
-from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.coder import encode_table
 from ade.compression.quantizer import replace_tables
 from ade.compression.replacement import find_tables, owners, tables_beside
 
@@ -99,7 +99,7 @@ def tables() -> tuple[PackedTable, PackedTable]:
     generator = torch.Generator().manual_seed(0)
     use = torch.arange(ROWS, 0, -1)
     made = [torch.randn(ROWS, DIM, generator=generator) * 0.02 for _ in range(2)]
-    first, second = (encode_table(table, use, [0, 1, 2], CoderSettings(80_000)) for table in made)
+    first, second = (encode_table(table, use, [0, 1, 2], 80_000) for table in made)
     return first, second
 
 
@@ -114,7 +114,7 @@ def pack(tables) -> Callable[[Any], Any]:
             chosen[found.head] = copy.deepcopy(tables[1])
         for name, dim in tables_beside(model).items():
             rows = model.get_submodule(name).weight.detach().reshape(-1, dim)
-            chosen[name] = encode_table(rows, torch.ones(len(rows)), [0, 1, 5], CoderSettings(2 * rows.numel()))
+            chosen[name] = encode_table(rows, torch.ones(len(rows)), [0, 1, 5], 2 * rows.numel())
         replace_tables(model, chosen)
         return model
 

@@ -26,7 +26,7 @@ def test_the_folder_loads_and_is_near_to_the_original(kind, corpus, tmp_path, re
     report = library.compress(source, tmp_path / "packed", CompressionSettings(size="30kB"), [corpus])
     assert report.table["after"] <= 30_000 < report.table["before"] == 404 * 32 * 4
     assert list(report.loss) == ["corpus.txt"]
-    assert math.isfinite(report.mean_loss)
+    assert math.isfinite(report.loss["corpus.txt"])
     assert (tmp_path / "packed" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert "## Compressed table" in (tmp_path / "packed" / "README.md").read_text("utf8")
     assert json.loads((tmp_path / "packed" / "compression.json").read_text("utf8")) == asdict(report)
@@ -39,9 +39,9 @@ def test_the_folder_loads_and_is_near_to_the_original(kind, corpus, tmp_path, re
 
 def test_bytes_are_spent_until_the_loss_is_small_enough(encoder, corpus, tmp_path, monkeypatch):
     plain = library.compress(encoder, tmp_path / "plain", CompressionSettings(size="22kB"), [corpus])
-    settings = CompressionSettings(size="22kB", max_loss=f"{plain.mean_loss / 2}%")
+    settings = CompressionSettings(size="22kB", max_loss=f"{plain.loss['corpus.txt'] / 2}%")
     report = library.compress(encoder, tmp_path / "better", settings, [corpus])
-    assert report.mean_loss <= plain.mean_loss / 2
+    assert report.loss["corpus.txt"] <= plain.loss["corpus.txt"] / 2
     assert report.table["after"] > plain.table["after"]
 
     monkeypatch.setattr(module, "GROWTH", 100)  # nothing but the table itself is larger
@@ -57,7 +57,7 @@ def test_tuning_brings_the_outputs_closer(encoder, corpus, tmp_path):
     plain = library.compress(encoder, tmp_path / "plain", settings, [corpus])
     tuned = library.compress(encoder, tmp_path / "tuned", settings, [corpus], tune_on=[corpus])
     assert tuned.table == plain.table
-    assert tuned.mean_loss < plain.mean_loss
+    assert tuned.loss["corpus.txt"] < plain.loss["corpus.txt"]
 
     (tmp_path / "one.txt").write_text("word1 word2\n" * 30, "utf8")
     with pytest.raises(InputError, match="held out"):  # the same text

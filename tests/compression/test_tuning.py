@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.coder import encode_table
 from ade.compression.outputs import body_of, distance, padded
 from ade.compression.tuning import Candidates, rows_from, tune
 from ade.errors import InputError
@@ -35,7 +35,7 @@ def texts():
 
 def packed_table(model):
     weight = model.get_input_embeddings().weight.detach()
-    return encode_table(weight, torch.ones(len(weight)), [0, 1, 2], CoderSettings(18_000))
+    return encode_table(weight, torch.ones(len(weight)), [0, 1, 2], 18_000)
 
 
 def layers_of(model):
@@ -91,13 +91,13 @@ def test_without_text_there_is_nothing_to_tune_with():
 
 def test_a_sample_stands_for_all_rows(texts, monkeypatch):
     """The logarithm of the sum over all tokens is that over the sample, on average."""
-    every, added = Candidates(texts, 400, 0, CPU).draw(3)  # a small vocabulary is compared as a whole
+    every, added = Candidates(texts, 400, CPU).draw(3)  # a small vocabulary is compared as a whole
     assert every.tolist() == list(range(400))
     assert not added.any()
 
     monkeypatch.setattr("ade.compression.tuning.CANDIDATES", 64)
     scores = torch.randn(400, generator=torch.Generator().manual_seed(1))
-    candidates = Candidates(texts, 400, 0, CPU)
+    candidates = Candidates(texts, 400, CPU)
     assert len(candidates.always) == 32
     sums = []
     for step in range(200):

@@ -6,7 +6,7 @@ import torch
 
 import ade
 from ade.codebook import CodedTable
-from ade.compression.coder import CoderSettings, encode_table
+from ade.compression.coder import encode_table
 from ade.configuration import ENCODER
 from ade.distillation import distill
 from ade.errors import InputError
@@ -33,7 +33,7 @@ def arrays(saved: Saved) -> list[list]:
 
 def coded(teacher) -> Saved:
     """The teacher's table in codes, as encoders of many tokens have it."""
-    rows = encode_table(teacher.table, torch.ones(len(teacher.table)), [], CoderSettings(100_000))
+    rows = encode_table(teacher.table, torch.ones(len(teacher.table)), [], 100_000)
     return teacher.as_saved(rows.to_table())
 
 
