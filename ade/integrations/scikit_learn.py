@@ -26,17 +26,17 @@ import numpy as np
 
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI
+from ade.data.tokens import check_texts
 from ade.decision import MULTI_LABEL_THRESHOLD
 from ade.errors import InputError
 from ade.files import ENGLISH
 from ade.folder import Saved
-from ade.settings import DistillationSettings
-from ade.teachers import Teacher
 from ade.trained_model import Classifier, Encoder, load
-from ade.training.start import codebook_of
 from ade.training.train import train
 
-TRAINED_WITH = ("epochs", "steps", "batch_size", "learning_rate", "dropout", "attend", "max_tokens", "device")
+TRAINED_WITH = (
+    "start", "preset", "epochs", "steps", "batch_size", "learning_rate", "dropout", "attend", "max_tokens", "device",
+)  # fmt: skip
 
 
 class _TrainedEstimator(BaseEstimator):
@@ -46,8 +46,6 @@ class _TrainedEstimator(BaseEstimator):
         self,
         start: Saved | str | Path | None = None,
         *,
-        teacher: Teacher | str | Path | None = None,
-        distillation: DistillationSettings | None = None,
         preset: str = "strong",
         epochs: float | None = None,
         steps: int | None = None,
@@ -64,8 +62,6 @@ class _TrainedEstimator(BaseEstimator):
         """Set the parameters.
 
         start:          an encoder, a classifier or a codebook, or its folder; None for the encoder of the package.
-        teacher:        pretrained embeddings to distil instead (see `load_teacher`): the paper's way.
-        distillation:   settings for the distillation of a teacher.
         preset:         'strong' or 'paper', the defaults of the parameters below that are None.
         epochs, steps:  to train the layers, too: passes over the training data, or optimizer steps.
         batch_size:     texts per optimizer step.
@@ -80,8 +76,6 @@ class _TrainedEstimator(BaseEstimator):
         device:         'auto', 'cpu' or 'cuda'.
         """
         self.start = start
-        self.teacher = teacher
-        self.distillation = distillation
         self.preset = preset
         self.epochs = epochs
         self.steps = steps
@@ -106,13 +100,7 @@ class _TrainedEstimator(BaseEstimator):
             seed = check_random_state(seed).randint(2**31 - 1)
         given = {name: getattr(self, name) for name in TRAINED_WITH}
         given |= {"seed": int(seed), "class_weights": self.class_weight, "lexicon": None if self.lexicon else False}
-        start, teacher = self.start, self.teacher
-        if self.distillation is not None:
-            if start is not None:
-                raise InputError("distillation is for a teacher, and start is distilled already: leave one out")
-            start, teacher = codebook_of(teacher, self.distillation), None
-        given |= {"start": start, "teacher": teacher, "preset": self.preset, "progress": False}
-        self.classifier_ = train(Dataset(texts, labels, tuple(names)), **given)
+        self.classifier_ = train(Dataset(texts, labels, tuple(names)), **given, progress=False)
 
     def __sklearn_tags__(self) -> Any:
         return _text_input(super().__sklearn_tags__())
@@ -212,9 +200,7 @@ def _texts(given: Any) -> list[str]:
     if getattr(given, "ndim", 1) != 1:
         raise InputError(f"texts must be one column of strings, not a table of shape {tuple(given.shape)}")
     texts = list(given)
-    wrong = next((i for i, text in enumerate(texts) if not isinstance(text, str)), None)
-    if wrong is not None:
-        raise InputError(f"text {wrong} is {type(texts[wrong]).__name__} ({str(texts[wrong])[:40]}), not a string")
+    check_texts(texts)
     return texts
 
 

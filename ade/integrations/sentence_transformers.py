@@ -26,7 +26,7 @@ from ade.folder import Saved
 from ade.model import AdeForSentenceEmbedding, AdeModel, model_of
 from ade.model_card import CARD
 from ade.pretrained import AdePreTrainedModel
-from ade.settings import Architecture
+from ade.settings import STRONG, Architecture
 from ade.training.start import shape_of, untrained
 
 STATIC = Architecture(sat=False, positions="none")  # composed tokens alone
@@ -55,16 +55,11 @@ class AdeModule(InputModule):
                 getattr(model, name).requires_grad_(trained)
 
     @classmethod
-    def from_codebook(
-        cls, codebook: Saved, architecture: Architecture | None = None, position_scale: float = 0.1, **dropout: float
-    ) -> "AdeModule":
-        """Composed tokens, to be followed by a `Pooling`; with an architecture, an untrained model on the codebook.
-
-        `dropout` are `dropout` and `token_dropout`.
-        """
-        chosen: dict[str, Any] = {"dropout": 0.0 if architecture is None else 0.1, **dropout}
-        shape = shape_of(codebook, architecture or STATIC, position_scale)
-        config = Config(labels=("value",), metadata=codebook.config.metadata, **shape, **chosen)
+    def from_codebook(cls, codebook: Saved, architecture: Architecture | None = None) -> "AdeModule":
+        """Composed tokens, to be followed by a `Pooling`; with an architecture, an untrained model on the codebook."""
+        shape = shape_of(codebook, architecture or STATIC, STRONG.position_scale)
+        dropout = 0.0 if architecture is None else 0.1
+        config = Config(labels=("value",), metadata=codebook.config.metadata, dropout=dropout, **shape)
         return cls(AdeModel(untrained(codebook, config, 0)), special_tokens=False)
 
     @classmethod

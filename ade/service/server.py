@@ -25,18 +25,12 @@ BACKLOG = 2048  # connections that the system keeps until they are accepted
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to an address, port 0 for any free one; nobody can connect before a server listens on it."""
-    bound = None
+    """A socket that listens at an address, port 0 for any free one; who connects waits until the server accepts."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
-        if bound is not None:
-            bound.close()
         raise InputError(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
-    return bound
 
 
 def url_of(bound: socket.socket) -> str:

@@ -16,20 +16,19 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils import estimator_checks as checks, get_tags
+from sklearn.utils import estimator_checks as checks
 
 from ade.data.dataset import Dataset
 from ade.data.problems import MULTI
 from ade.errors import InputError
 from ade.folder import nbytes_of
 from ade.integrations.scikit_learn import AdeClassifier, AdeEncoder, AdeRegressor
-from ade.settings import STRONG, Architecture, DistillationSettings
+from ade.settings import STRONG, Architecture
 from ade.trained_model import Classifier, Encoder, encode
 from ade.training.loop import fit_model
 from tests.conftest import WORDS, sentence_encoder, topic_texts
 from tests.models import off
 
-SMALL = DistillationSettings(anchors=10, pairs=3)
 QUICK = {"steps": 200, "batch_size": 16, "learning_rate": 1e-2, "dropout": 0.0, "device": "cpu"}
 TEXTS, LABELS = topic_texts(300, 0)
 HELD, TRUTH = topic_texts(150, 1)
@@ -65,19 +64,10 @@ def test_what_holds_of_any_estimator(kind, check):
     check(kind.__name__, kind())
 
 
-def test_the_tags_say_texts():
-    for estimator in (AdeClassifier(), AdeRegressor(), AdeEncoder()):
-        tags = get_tags(estimator)
-        assert tags.input_tags.string
-        assert not tags.input_tags.two_d_array
-    assert get_tags(AdeClassifier()).estimator_type == "classifier"
-    assert get_tags(AdeClassifier()).target_tags.required
-
-
-def test_a_search_over_a_pipeline_in_two_processes(codebook):
+def test_a_search_over_a_pipeline(codebook):
     lower = FunctionTransformer(lambda texts: [text.lower() for text in texts])
     pipeline = Pipeline([("lower", lower), ("ade", AdeClassifier(codebook, **QUICK, lexicon=False))])
-    search = GridSearchCV(pipeline, {"ade__learning_rate": [1e-7, 1e-2]}, cv=2, n_jobs=2, scoring="neg_log_loss")
+    search = GridSearchCV(pipeline, {"ade__learning_rate": [1e-7, 1e-2]}, cv=2, scoring="neg_log_loss")
     search.fit([text.upper() for text in TEXTS], LABELS)
     assert search.best_params_ == {"ade__learning_rate": 1e-2}
     assert np.mean(search.predict(HELD) == TRUTH) > 0.9
@@ -123,15 +113,6 @@ def test_fitting_again_gives_the_same_and_parameters_stay(fitted):
     assert all(value is fitted.get_params()[name] for name, value in before.items())
 
 
-def test_a_random_state_is_drawn_from(codebook):
-    first, second, third = (
-        AdeClassifier(codebook, **{**QUICK, "steps": 3}, random_state=state).fit(TEXTS, LABELS).predict_proba(HELD)
-        for state in (np.random.RandomState(3), np.random.RandomState(3), np.random.RandomState(4))
-    )
-    np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, third)
-
-
 def test_dumped_and_loaded(fitted, tmp_path):
     vectors = AdeEncoder(fitted.classifier_).fit()
     joblib.dump([fitted, vectors], tmp_path / "both.joblib")
@@ -164,12 +145,10 @@ def test_texts_of_every_kind(kind, fitted):
     [
         [sorted(WORDS).index(label) * 10 - 10 for label in LABELS],
         np.array(LABELS),
-        np.array(LABELS, object),
         pd.Series(LABELS, dtype="category"),
         np.array([label == "sport" for label in LABELS]),
-        np.array([float(label == "sport") for label in LABELS]),
     ],
-    ids=["ints", "strings", "objects", "categories", "bools", "floats"],
+    ids=["ints", "strings", "categories", "bools"],
 )
 def test_labels_of_every_kind(labels, codebook):
     classifier = AdeClassifier(codebook, **{**QUICK, "steps": 100}).fit(TEXTS, labels)
@@ -245,8 +224,8 @@ def test_no_text_and_no_token(fitted):
     [
         ("goal", ["a"], "list or a column of strings, not str"),
         (3, ["a"], "not int"),
-        (["goal", 3.5], ["a", "b"], r"text 1 is float \(3.5\), not a string"),
-        (pd.Series(["goal", None]), ["a", "b"], "text 1 is .* not a string"),
+        (["goal", 3.5], ["a", "b"], r"text 1 .* is 3.5, not a string"),
+        (pd.Series(["goal", None]), ["a", "b"], "text 1 .* is nan, not a string"),
         (np.zeros((2, 4)), ["a", "b"], r"one column of strings, not a table of shape \(2, 4\)"),
         (pd.DataFrame({"text": ["goal", "bank"]}), ["a", "b"], r"shape \(2, 1\)"),
         (["goal", "bank"], ["a"], "2 texts, but 1 labels"),
@@ -271,8 +250,6 @@ def test_bad_texts_and_labels(texts, labels, message, codebook):
         ({"epochs": 2}, "give one of them"),
         ({"attend": "letters"}, "attend must be one of"),
         ({"learning_rate": -1}, "learning_rate must be above 0"),
-        ({"distillation": SMALL}, "distilled already"),
-        ({"teacher": "wordllama"}, "give one of them"),
         ({"class_weight": "rare"}, "class_weights must be none or balanced"),
     ],
 )
@@ -281,13 +258,12 @@ def test_bad_settings(settings, message, codebook):
         AdeClassifier(**{"start": codebook, **QUICK, **settings}).fit(TEXTS, LABELS)
 
 
-def test_a_start_from_a_folder_a_teacher_or_an_encoder(codebook, teacher_folder, tmp_path):
+def test_a_start_from_a_folder_or_an_encoder(codebook, tmp_path):
     codebook.save(tmp_path / "codebook")
     short = {**QUICK, "steps": 20}
     expected = AdeClassifier(codebook, **short).fit(TEXTS, LABELS).predict_proba(HELD)
-    for source in ({"start": tmp_path / "codebook"}, {"teacher": teacher_folder, "distillation": SMALL}):
-        other = AdeClassifier(**source, **short).fit(TEXTS, LABELS)
-        np.testing.assert_allclose(other.predict_proba(HELD), expected, rtol=1e-4)
+    other = AdeClassifier(tmp_path / "codebook", **short).fit(TEXTS, LABELS)
+    np.testing.assert_allclose(other.predict_proba(HELD), expected, rtol=1e-4)
     encoder = sentence_encoder(layers=2)
     further = AdeClassifier(encoder.saved, **short).fit(TEXTS, LABELS)
     assert further.classifier_.saved.config.layers == 2
