@@ -44,8 +44,8 @@ def reproduce(
     device: Device = "auto",
 ) -> None:
     """Make the runs that have no record from this state of the code, and record them."""
+    from ade.devices import resolve_device
     from benchmarks import records, runs
-    from benchmarks.library import resolve_device
 
     places = records.Places(data_dir, models_dir, work_dir, resolve_device(device).type)
     folder = results or records.RESULTS

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from ade.errors import InputError
-from benchmarks.library import Report, silent, write_toy
+from ade.progress import Report, silent
+from benchmarks.library import write_toy
 from benchmarks.records import ROOT
 from benchmarks.subjects.service import CLIENTS, ade_serve, load, served
 

@@ -1,4 +1,4 @@
-"""All that the benchmarks ask of ade beneath its public names: what is renamed there changes here."""
+"""What several subjects share: rows, models trained on them, made-up models and texts, bytes."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -8,32 +8,20 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from filelock import FileLock
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import ade
+from ade.configuration import CLASSIFIER, default_heads
 from ade.data.sources import EMBEDDED, split_files
-from ade.data.tokens import Ragged
-from ade.devices import resolve_device
-from ade.evaluation import compare
-from ade.files import model_folder
+from ade.folder import new_model
 from ade.packing.tokenizer_file import tokenizer_path
-from ade.progress import Report, quiet, silent
-from ade.trained_model import unit
-from ade.training.start import config_for, untrained
+from ade.progress import Report, silent
 from benchmarks.records import Places
 
-__all__ = [
-    "EMBEDDED", "Ragged", "Report", "compare", "model_folder", "quiet", "resolve_device", "silent", "unit",
-]  # fmt: skip
 DISTILLATION = ("anchors", "pairs", "threshold", "solver", "signed", "rounds")  # settings of a run that are distil's
 NOT_TRAINED = (*DISTILLATION, "data", "teacher", "per_class", "vectors")  # the others are `ade.train`'s
-Sizes = dict[str, int]  # model_bytes, tokenizer_bytes (what turns text into ids), and their sum, bytes
-
-
-# -- rows ----------------------------------------------------------------------------------------------------------
 
 
 def load_split(places: Places, name: str, split: str) -> ade.Dataset:
@@ -58,9 +46,6 @@ def load_rows(places: Places, settings: Mapping[str, Any]) -> tuple[ade.Dataset,
         generator = np.random.default_rng(settings["seed"])
         rows = rows.take(np.sort(np.concatenate([generator.permutation(i)[: settings["per_class"]] for i in of_class])))
     return rows, dev, test.relabelled(rows.names)
-
-
-# -- training ------------------------------------------------------------------------------------------------------
 
 
 def codebook_of(places: Places, settings: Mapping[str, Any], report: Report = silent) -> Path:
@@ -105,29 +90,12 @@ def cache_in(folder: Path) -> Any:
     return patch.dict(os.environ, ADE_CACHE=str(folder))
 
 
-# -- models that have learned nothing --------------------------------------------------------------------------------
-
-
-def save_untrained(codebook: ade.Saved | Path, names: Iterable[str], folder: Path, **shape: Any) -> None:
+def save_untrained(codebook: ade.Saved, names: Iterable[str], folder: Path, attend: str) -> None:
     """Write a model that has learned nothing: its speed and size are those of a trained one."""
-    start = codebook if isinstance(codebook, ade.Saved) else ade.Saved.read(codebook)
-    _untrained(start, tuple(names), **shape).save(folder)
-
-
-def _untrained(start: ade.Saved, names: tuple[str, ...], **shape: Any) -> ade.Saved:
-    nothing = ade.Dataset([], np.zeros(0, np.int64), names)
-    return untrained(start, config_for(start, nothing, ade.Architecture(**shape), ade.STRONG), seed=0)
-
-
-def random_codebook(vocabulary: int, anchors: int, pairs: int, dim: int) -> ade.Saved:
-    """A codebook of this shape with nothing learned in it: enough for time and memory."""
-    generator = torch.Generator().manual_seed(0)
-    indices = torch.rand(vocabulary, anchors, generator=generator).topk(pairs, 1).indices.flatten()
-    weights = torch.randn(vocabulary * pairs, generator=generator)
-    table = torch.nn.functional.normalize(torch.randn(anchors, dim, generator=generator), dim=1)
-    counts = np.full(vocabulary, pairs)
-    codebook = ade.Codebook(table.numpy(), indices.numpy(), weights.numpy(), counts)
-    return ade.Teacher("random", torch.empty(0, dim), word_tokenizer(vocabulary)).as_saved(codebook)
+    assert isinstance(codebook.table, ade.Codebook)
+    start = replace(codebook, table=codebook.table.normalised())
+    heads = default_heads(start.table.dim)
+    new_model(start, ade.Config(kind=CLASSIFIER, labels=tuple(names), attend=attend, heads=heads)).save(folder)
 
 
 def word_tokenizer(count: int) -> Tokenizer:
@@ -156,50 +124,12 @@ def write_toy(folder: Path, vocabulary: int, dim: int, rows: int, words: int) ->
     return texts
 
 
-def forward_model(folder: Path) -> Any:
-    """A model as transformers loads it, for its own forward pass."""
-    return ade.AdeForSequenceClassification.from_pretrained(folder, trust_remote_code=False).eval()
-
-
-# -- bytes ---------------------------------------------------------------------------------------------------------
-
-
-def folder_sizes(folder: Path) -> Sizes:
+def folder_bytes(folder: Path) -> int:
     """Bytes that prediction reads of a folder by ade, transformers or model2vec: weights, config.json, tokenizer."""
-    files = [*folder.glob("*.safetensors"), folder / "config.json"]
-    return sizes(sum(path.stat().st_size for path in files), tokenizer_path(folder).stat().st_size)
+    files = [*folder.glob("*.safetensors"), folder / "config.json", tokenizer_path(folder)]
+    return sum(path.stat().st_size for path in files)
 
 
-def linear_sizes(numbers: int, vocabulary: Iterable[str]) -> Sizes:
+def linear_bytes(numbers: int, vocabulary: Iterable[str]) -> int:
     """Bytes of a linear model over n-grams: `numbers` float32 values, and the n-grams with one byte between them."""
-    return sizes(4 * numbers, sum(len(entry.encode("utf8")) + 1 for entry in vocabulary))
-
-
-def sizes(model: int, tokenizer: int = 0) -> Sizes:
-    """Both sizes and their sum."""
-    return {"bytes": model + tokenizer, "model_bytes": model, "tokenizer_bytes": tokenizer}
-
-
-def row_statistics(tokenizer: Any, weight: Any, nbytes: int, report: Report) -> tuple[np.ndarray, list[int]]:
-    """How often each row of a table is expected, and the special tokens' rows that `ade compress` keeps whole."""
-    from ade.compression.compress import special_token_rows
-    from ade.compression.frequencies import row_frequencies
-
-    frequency = row_frequencies(tokenizer.backend_tokenizer, len(weight), report=report).numpy()
-    return frequency, special_token_rows(tokenizer, weight, nbytes)
-
-
-def load_pretrained(folder: Path) -> tuple[Any, Any]:
-    """A model of any architecture, compressed or not, in float32, with its tokenizer."""
-    from ade.compression.checkpoint import load_model
-
-    model, tokenizer = load_model(folder)
-    return torch.nn.Module.float(model), tokenizer  # half precision is slow on a CPU
-
-
-def export_compressed(folder: Path, out: Path) -> Path:
-    """The file of a compressed encoder as ONNX, its linear layers in 4 bits."""
-    from ade.integrations.onnx import Q4, export
-
-    export(folder, out)
-    return out / Q4
+    return 4 * numbers + sum(len(entry.encode("utf8")) + 1 for entry in vocabulary)

@@ -49,7 +49,7 @@ def points(book: Book, rows: Mapping[str, Sequence[Run]], height: Figure) -> dic
 
 def draw_bytes(axes: Any, book: Book) -> bool:
     """A named point for each system."""
-    found = points(book, dict(accuracy.chart().cells), Figure("", lambda figures: 100 * figures["accuracy"], str))
+    found = points(book, accuracy.chart().runs, Figure("", lambda figures: 100 * figures["accuracy"], str))
     for name, (x, y) in found.items():
         left = name in LEFT
         axes.scatter(x, y, s=60, color=OURS if name.startswith("ADE") else OTHERS, zorder=3)
@@ -82,12 +82,12 @@ def draw_frontier(axes: Any, book: Book, runs: Mapping[str, Sequence[Run]], heig
 def draw_encoder(axes: Any, book: Book) -> bool:
     axes.set(ylabel="Tatoeba, mean of 12 languages, %", ylim=(60, 93))  # a trimmed vocabulary begins below
     height = Figure("", compress.mean_of("tatoeba"), str)
-    return draw_frontier(axes, book, dict(compress.frontier().cells), height)
+    return draw_frontier(axes, book, compress.frontier().runs, height)
 
 
 def draw_decoder(axes: Any, book: Book) -> bool:
     axes.set(ylabel="perplexity of Gemma-3-270M on WikiText-2", yscale="log")
-    return draw_frontier(axes, book, dict(compress.frontier_decoder().cells), Figure("", "perplexity", str))
+    return draw_frontier(axes, book, compress.frontier_decoder().runs, Figure("", "perplexity", str))
 
 
 PLOTS: dict[str, Callable[[Any, Book], bool]] = {

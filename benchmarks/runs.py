@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from ade import InputError
+from ade.progress import Report, silent
 from benchmarks import records
-from benchmarks.library import Report, silent
 from benchmarks.records import Places, Record, Run
 from benchmarks.subjects import accuracy, compress, scale, sentence, service, size, speed
 from benchmarks.subjects.peers import WITH_ENCODER
@@ -32,8 +32,9 @@ def runs_of(table: str | None, cell: str = "") -> list[Run]:
     found: dict[str, Run] = {}
     for each in TABLES:
         if table in (None, each.name):
-            for name, runs in each.cells:
-                found |= {run.key: run for run in runs if cell in name}
+            for label, row in each.rows.items():
+                for column, (runs, _) in row.items():
+                    found |= {run.key: run for run in runs if cell in f"{label}, {column}"}
     return list(found.values())
 
 

@@ -5,8 +5,9 @@ best is bold, and every one within one standard deviation of it.
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from benchmarks.records import Record, Run, check_one_state
@@ -36,6 +37,9 @@ class Figure:
         return at(figures, self.value) if isinstance(self.value, str) else self.value(figures)
 
 
+Asked = tuple[Sequence[Run], Figure]  # what a cell is made of
+
+
 @dataclass
 class Cell:
     """What is written, and the value that is compared, with its standard deviation."""
@@ -52,48 +56,45 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells. A grid has one figure and runs for each cell; a listing has several figures and runs for each row.
-
-    With `parts`, the rows of a listing are the parts of its records.
-    """
+    """Rows of cells, each a figure of some runs."""
 
     corner: str
-    rows: Mapping[str, Mapping[str, Sequence[Run]]]  # a listing has one column, ""
-    figures: Sequence[Figure]
+    rows: Mapping[str, Mapping[str, Asked]]  # title of the row -> title of the column -> cell
     compare: str = "column"  # cells of a 'row' or of a 'column' are compared with each other
-    parts: Callable[[Record], Mapping[str, Any]] | None = None  # label -> figures
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further rows, as the paper's
     name: str = ""
     caption: str = ""
 
     @property
     def columns(self) -> list[str]:
-        """Titles of the columns of runs."""
+        """Titles of the columns."""
         return list(dict.fromkeys(column for row in self.rows.values() for column in row))
 
     @property
-    def cells(self) -> list[tuple[str, Sequence[Run]]]:
-        """What runs are called, and the runs."""
-        every = ((row, column, runs) for row, columns in self.rows.items() for column, runs in columns.items())
-        return [(f"{row}, {column}".removesuffix(", "), runs) for row, column, runs in every]
-
-    def records(self, book: "Book") -> dict[str, list[list[Record]]]:
-        """The records of each row, column by column."""
-        rows = {label: [book.of(row.get(column, ())) for column in self.columns] for label, row in self.rows.items()}
-        if self.parts is not None:
-            whole = [record for (records,) in rows.values() for record in records]
-            rows = {name: [[{**each, "figures": part}]] for each in whole for name, part in self.parts(each).items()}
-        return {label: columns for label, columns in rows.items() if any(columns)}
+    def runs(self) -> dict[str, Sequence[Run]]:
+        """The runs of each row's first cell: of a listing those of the whole row."""
+        return {label: next(iter(row.values()))[0] for label, row in self.rows.items()}
 
 
 def grid(corner: str, rows: Mapping[str, Mapping[str, Sequence[Run]]], figure: Figure, **more: Any) -> Table:
-    """A table of one figure, each cell the mean of its runs; cells of a row are compared."""
-    return Table(corner, rows, [figure], **{"compare": "row", **more})
+    """A table of one figure, with runs for each cell; cells of a row are compared."""
+    asked = {label: {column: (runs, figure) for column, runs in row.items()} for label, row in rows.items()}
+    return Table(corner, asked, **{"compare": "row", **more})
 
 
 def listing(corner: str, rows: Mapping[str, Sequence[Run]], figures: Sequence[Figure], **more: Any) -> Table:
-    """A table of several figures with a row for each group of runs, or for each part of each record."""
-    return Table(corner, {label: {"": runs} for label, runs in rows.items()}, figures, **more)
+    """A table of several figures, with runs for each row."""
+    return Table(
+        corner, {label: {each.title: (runs, each) for each in figures} for label, runs in rows.items()}, **more
+    )
+
+
+def parts(corner: str, run: Run, paths: Mapping[str, str], figures: Sequence[Figure]) -> Table:
+    """A table of several figures of one run, with a part of what it measured for each row."""
+    asked = {}
+    for label, path in paths.items():
+        asked[label] = {each.title: ([run], replace(each, value=f"{path}.{each.value}")) for each in figures}
+    return Table(corner, asked)
 
 
 def named(make: Callable[[], Table]) -> Table:
@@ -125,35 +126,38 @@ def cell_of(records: Sequence[Record], figure: Figure) -> Cell:
     return Cell(text, value, deviation, figure.better)
 
 
-def mark(cells: Sequence[Cell]) -> None:
+def mark(cells: Iterable[Cell]) -> None:
     """Make the best of some cells bold, and those within one standard deviation of it."""
-    cells = [cell for cell in cells if cell.value is not None]
-    if len(cells) < 2 or not cells[0].better:
+    values = [(cell.value, cell) for cell in cells if cell.value is not None]
+    if len(values) < 2 or not values[0][1].better:
         return
-    best = max(cells, key=lambda cell: cell.better * (cell.value or 0.0))
-    for cell in cells:
-        cell.is_bold = abs((cell.value or 0.0) - (best.value or 0.0)) <= best.deviation
+    best, cell = max(values, key=lambda each: each[1].better * each[0])
+    for value, each in values:
+        each.is_bold = abs(value - best) <= cell.deviation
 
 
 def markdown(table: Table, book: Book) -> str:
     """The table and its caption; empty where there are no records. Raises `InputError` for records of two states."""
-    found = table.records(book)
-    if not found:
+    used: list[Record] = []
+    rows: dict[str, list[Cell]] = {}
+    for label, row in table.rows.items():
+        records = {column: book.of(runs) for column, (runs, _) in row.items()}
+        cells = {column: cell_of(records[column], figure) for column, (_, figure) in row.items()}
+        if any(cell.value is not None for cell in cells.values()):
+            rows[label] = [cells.get(column, Cell("-")) for column in table.columns]
+            used += chain(*records.values())
+    if not rows:
         return ""
-    used = [record for columns in found.values() for records in columns for record in records]
+    used = list({record["key"]: record for record in used}.values())
     check_one_state(table.name, used)
-    rows = [[cell_of(records, figure) for records in columns for figure in table.figures] for columns in found.values()]
-    for group in rows if table.compare == "row" else zip(*rows, strict=True):
+    columns = list(zip(*rows.values(), strict=True))
+    for group in rows.values() if table.compare == "row" else columns:
         mark(group)
-    titles = [figure.title for figure in table.figures] if table.columns == [""] else table.columns
-    lines = [[table.corner, *titles]]
-    lines += [[label, *map(str, row)] for label, row in zip(found, rows, strict=True)]
+
+    lines = [[table.corner, *table.columns], ["---"] + ["---:"] * len(columns)]
+    lines += [[label, *map(str, cells)] for label, cells in rows.items()]
     lines += [[label, *cells] for label, cells in table.given.items()]
-    lines.insert(1, ["---"] + ["---:"] * len(titles))
-    kept = [
-        0,
-        *(at for at, column in enumerate(zip(*rows, strict=True), 1) if any(cell.text != "-" for cell in column)),
-    ]
+    kept = [0] + [at for at, column in enumerate(columns, 1) if any(cell.value is not None for cell in column)]
     text = "\n".join("| " + " | ".join(line[at] for at in kept) + " |" for line in lines)
     return f"{text}\n\n{table.caption} {origin(used)}"
 

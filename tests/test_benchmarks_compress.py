@@ -10,9 +10,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from ade.compression import frequencies
+from ade.compression.checkpoint import load_model
 from ade.encoders import distil as encoder_distil
 from ade.errors import InputError
-from benchmarks import library, records, runs
+from benchmarks import records, runs
 from benchmarks.records import Places, Run
 from benchmarks.subjects import compress, vectors
 from benchmarks.subjects.quantizers import WAYS, in_groups, trimmed
@@ -50,7 +51,7 @@ def folders(tmp_path, encoder, decoder, monkeypatch):  # noqa: F811
 
 
 def test_a_sentence_is_its_own_translation_and_judgements_are_compared_by_rank(folders):
-    model, tokenizer = library.load_pretrained(folders.model("multilingual-e5-small"))
+    model, tokenizer = load_model(folders.model("multilingual-e5-small"))
     found = vectors.tatoeba(lambda some: vectors.encode_by(model, tokenizer, some), folders, ["fin"])
     assert found == {"fin": 100.0}
     pairs = [("one", "one", 5), ("one", "half", 4), ("one", "back", 3), ("one", "other", 2)]
@@ -62,7 +63,7 @@ def test_a_sentence_is_its_own_translation_and_judgements_are_compared_by_rank(f
 
 
 def test_the_vector_of_a_text_is_that_of_the_text_alone(encoder):  # noqa: F811
-    model, tokenizer = library.load_pretrained(encoder)
+    model, tokenizer = load_model(encoder)
     some = [*texts(8), "word1"]
     found = vectors.encode_by(model, tokenizer, some, batch_size=4)
     for text, vector in zip(some, found, strict=True):
@@ -72,7 +73,7 @@ def test_the_vector_of_a_text_is_that_of_the_text_alone(encoder):  # noqa: F811
 
 
 def test_perplexity_is_that_of_the_logits(folders):
-    model, tokenizer = library.load_pretrained(folders.model("gemma3-270m"))
+    model, tokenizer = load_model(folders.model("gemma3-270m"))
     ids = tokenizer("word3 word1 word8", add_special_tokens=False)["input_ids"]
     window = torch.tensor([[tokenizer.bos_token_id, *ids]])
     with torch.no_grad():

@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from benchmarks import records, runs
-from benchmarks.library import linear_sizes
+from benchmarks.library import linear_bytes
 from benchmarks.subjects import peers
 from benchmarks.subjects.accuracy import peer_run
 from tests.conftest import FILLER, WORDS, word_tokenizer
@@ -25,9 +25,7 @@ def test_a_whole_encoder_is_fine_tuned(places, tmp_path):
     assert runs.reproduce([peer_run("minilm-l6", "ag_news")], places, tmp_path) == []
     figures = records.load(tmp_path)[0]["figures"]
     assert 0.2 < figures["accuracy"] <= 1
-    assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"]
-    assert figures["model_bytes"] > 4 * 32 * 50
-    assert figures["tokenizer_bytes"] > 50
+    assert figures["bytes"] > 4 * 32 * 50
 
 
 def test_frozen_vectors_are_fused_with_ngrams(places, tmp_path):
@@ -52,8 +50,7 @@ def test_peers_are_tuned_on_training_rows(places, tmp_path, peer, monkeypatch):
     figures = records.load(tmp_path)[0]["figures"]
     assert figures["accuracy"] > 0.8
     assert figures["chosen"]["cross_validated_accuracy"] > 0.8
-    assert figures["bytes"] == figures["model_bytes"] + figures["tokenizer_bytes"] > 1000
-    assert bool(figures["tokenizer_bytes"]) == (needed == "sklearn")  # fastText has one file
+    assert figures["bytes"] > 1000
 
 
 def test_settings_are_searched_one_after_the_other():
@@ -69,4 +66,4 @@ def test_settings_are_searched_one_after_the_other():
 
 
 def test_the_bytes_of_a_linear_model_are_all_counted():
-    assert linear_sizes(10, ["ab", "\u00fc"]) == {"bytes": 46, "model_bytes": 40, "tokenizer_bytes": 6}
+    assert linear_bytes(10, ["ab", "\u00fc"]) == 4 * 10 + 3 + 3

@@ -1,11 +1,13 @@
 """Tables and pages: bold cells, captions, and that every page says what the records say."""
 
+from dataclasses import replace
+
 import pytest
 
 from ade.errors import InputError
 from benchmarks import plots, records, report
 from benchmarks.records import Run
-from benchmarks.tables import Book, Figure, grid, listing, markdown, nbytes, percent
+from benchmarks.tables import Book, Figure, grid, listing, markdown, nbytes, parts, percent
 
 ACCURACY = Figure("accuracy", "accuracy", percent, better=1)
 SECONDS = Figure("seconds", "cost.seconds", "{:.0f}".format, better=-1)
@@ -56,10 +58,10 @@ def test_columns_are_compared_apart_and_less_may_be_better():
 def test_parts_of_a_record_are_rows_and_given_rows_are_not_compared():
     run = Run("speed")
     book = Book([made(run, jobs=3, a={"accuracy": 0.5}, b={"accuracy": 0.25})])
-    given = {"paper": ["99.00"]}
-    text = markdown(listing("", {"": [run]}, [ACCURACY], parts=lambda record: record["figures"], given=given), book)
-    assert "| a | **50.00** |\n| b | 25.00 |\n| paper | 99.00 |" in text
-    assert text.endswith("(A, 3 at once; 2 of 2 runs recorded before identities.)")
+    table = replace(parts("", run, {"first": "a", "second": "b"}, [ACCURACY]), given={"paper": ["99.00"]})
+    text = markdown(table, book)
+    assert "| first | **50.00** |\n| second | 25.00 |\n| paper | 99.00 |" in text
+    assert text.endswith("(A, 3 at once; 1 of 1 runs recorded before identities.)")
 
 
 def test_a_table_names_its_state_and_refuses_two():

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import ade
+from ade.progress import Report
 from benchmarks import library
-from benchmarks.library import Report
 from benchmarks.records import Places, Run
 from benchmarks.subjects.peers import TITLES, run_peer
 from benchmarks.tables import NAMES, Figure, Table, grid, listing, nbytes, percent
@@ -198,9 +198,9 @@ def run_ade(settings: Mapping[str, Any], places: Places, report: Report) -> Outc
         out, began = Path(folder) / "model", time.perf_counter()
         model = library.fit(places, settings, rows, dev, out, report)
         seconds = time.perf_counter() - began
-        sizes = library.folder_sizes(out)
+        size = library.folder_bytes(out)
     metrics = ade.evaluate(model, test).as_dict()
-    return {**metrics, **sizes, "train_seconds": seconds, "train_rows": len(rows), "test_rows": len(test)}
+    return {**metrics, "bytes": size, "train_seconds": seconds, "train_rows": len(rows), "test_rows": len(test)}
 
 
 KINDS = {"ade": run_ade, "peer": run_peer}

@@ -17,9 +17,13 @@ import numpy as np
 import torch
 
 import ade
+from ade.compression.checkpoint import load_model
+from ade.compression.compress import special_token_rows
+from ade.compression.frequencies import row_frequencies
+from ade.devices import resolve_device
+from ade.progress import Report
 from ade.settings import parse_size
 from benchmarks import library
-from benchmarks.library import Report
 from benchmarks.records import Places, Record, Run
 from benchmarks.subjects.quantizers import WAYS
 from benchmarks.subjects.vectors import (
@@ -94,12 +98,12 @@ def compress() -> Table:
         Figure("compressed", "table.after", nbytes),
         Figure("weights in all", "weights.after", nbytes),
         Figure("Tatoeba", mean_of("before.tatoeba"), POINT),
-        Figure("after", mean_of("after.tatoeba"), POINT),
+        Figure("Tatoeba after", mean_of("after.tatoeba"), POINT),
         Figure("worst language", worst_change, POINT),
         Figure("STS-B", mean_of("before.stsb"), POINT),
-        Figure("after", mean_of("after.stsb"), POINT),
+        Figure("STS-B after", mean_of("after.stsb"), POINT),
         Figure("perplexity", "before.perplexity", HUNDREDTH),
-        Figure("after", "after.perplexity", HUNDREDTH),
+        Figure("perplexity after", "after.perplexity", HUNDREDTH),
         Figure("languages, times", times_of_languages, HUNDREDTH),
     ]
     return listing("model, table", rows, figures)
@@ -178,12 +182,13 @@ def text_file(places: Places, data: str, work: Path) -> Path:
 
 def judged(folder: Path, name: str, places: Places) -> Outcome:
     """The tasks of a model that is in a folder."""
-    return tasks_of(*library.load_pretrained(folder), name, places)
+    return tasks_of(*load_model(folder), name, places)
 
 
 def tasks_of(model: Any, tokenizer: Any, name: str, places: Places) -> Outcome:
     """Perplexities of a decoder, translations and similarity of an encoder, by language."""
-    model.to(library.resolve_device(places.device))
+    torch.nn.Module.float(model)  # half precision is slow on a CPU; a packed model refuses a `float()` of its own
+    model.to(resolve_device(places.device))
     if name not in (SMOLLM, GEMMA):
         return encoder_tasks(partial(encode_by, model, tokenizer, prefix=PREFIX.get(name, "")), name, places)
     text = (places.data("wikitext-2") / "test.txt").read_text("utf8")
@@ -228,10 +233,10 @@ def run_frontier(settings: Mapping[str, Any], places: Places, report: Report) ->
     with tempfile.TemporaryDirectory() as work:
         if settings["method"] == OURS:
             made = ade.compress(source, Path(work) / "model", ade.CompressionSettings(size), report=report)
-            model, tokenizer = library.load_pretrained(Path(work) / "model")
+            model, tokenizer = load_model(Path(work) / "model")
             used = made.table["after"]
         else:
-            model, tokenizer = library.load_pretrained(source)
+            model, tokenizer = load_model(source)
             used = replace_rows(model, tokenizer, settings["method"], parse_size(size) if size else 0, report)
     weights = model.config.vocab_size * model.config.hidden_size
     return {"bytes": used, "bits": 8 * used / weights, **tasks_of(model, tokenizer, name, places)}
@@ -244,7 +249,8 @@ def replace_rows(model: Any, tokenizer: Any, method: str, size: int, report: Rep
     if method == SOURCE:
         return 2 * weight.numel()  # it came in 16 bits
     table = weight.float().numpy().copy()
-    frequency, special = library.row_statistics(tokenizer, weight, size or 2 * weight.numel(), report)
+    frequency = row_frequencies(tokenizer.backend_tokenizer, len(weight), report=report).numpy()
+    special = special_token_rows(tokenizer, weight, size or 2 * weight.numel())
     served = WAYS[method](table, size, frequency)
     if served is None:
         raise ade.InputError(f"{method}: no table is as small as {size} bytes")
@@ -259,11 +265,14 @@ def run_onnx(settings: Mapping[str, Any], places: Places, report: Report) -> Out
     import onnxruntime
     from tokenizers import Tokenizer
 
+    from ade.integrations.onnx import Q4
+
     name, source = settings["model"], places.model(settings["model"])
     with tempfile.TemporaryDirectory() as work:
         out = Path(work) / "onnx"
         made = ade.compress(source, Path(work) / "model", ade.CompressionSettings(settings["size"]), report=report)
-        file = library.export_compressed(Path(work) / "model", out)
+        ade.export(Path(work) / "model", out)
+        file = out / Q4
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
         tokenizer.enable_truncation(MAX_TOKENS)

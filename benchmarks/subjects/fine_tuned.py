@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from ade import Dataset
+from ade.devices import resolve_device
+from ade.progress import quiet
 from benchmarks import library
-from benchmarks.library import Sizes
 
 FEW = 20_000  # rows, up to which an encoder is trained for more epochs at a higher rate
 MAX_TOKENS = 256
@@ -22,12 +23,12 @@ class FineTuned:
     def __init__(self, source: Path, names: Sequence[str], device: str) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        with library.quiet():
+        with quiet():
             self.tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             self.model: Any = AutoModelForSequenceClassification.from_pretrained(
                 source, num_labels=len(names), dtype=torch.float32, trust_remote_code=False
             )
-        self.model.to(library.resolve_device(device)).eval()
+        self.model.to(resolve_device(device)).eval()
 
     def fit(self, rows: Dataset, seed: int) -> "FineTuned":
         """The customary recipe: AdamW, a short warm-up, linear decay; texts of a batch are about as long."""
@@ -59,9 +60,9 @@ class FineTuned:
             labels[some] = self.model(**batch.to(self.model.device)).logits.argmax(1).cpu().numpy()
         return labels
 
-    def sizes(self) -> Sizes:
+    def nbytes(self) -> int:
         """Bytes of the folder that transformers writes."""
-        with library.quiet(), tempfile.TemporaryDirectory() as out:
+        with quiet(), tempfile.TemporaryDirectory() as out:
             self.model.save_pretrained(out)
             self.tokenizer.save_pretrained(out)
-            return library.folder_sizes(Path(out))
+            return library.folder_bytes(Path(out))

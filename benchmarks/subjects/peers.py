@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from ade import Dataset
+from ade.evaluation import compare
+from ade.progress import Report
 from benchmarks import library
-from benchmarks.library import Report, Sizes
 from benchmarks.records import Places
 from benchmarks.subjects.fine_tuned import FineTuned
 from benchmarks.subjects.vectors import Encode, whole_encoder
@@ -52,7 +53,7 @@ class Trained:
     """A trained peer, the bytes it needs to predict, and what was chosen for it."""
 
     predict: Predict
-    sizes: Callable[[], Sizes]  # asked for once, of the model trained on all rows
+    nbytes: Callable[[], int]  # asked for once, of the model trained on all rows
     chosen: Options = field(default_factory=dict)
 
 
@@ -65,8 +66,8 @@ def run_peer(settings: Mapping[str, Any], places: Places, report: Report) -> dic
     began = time.perf_counter()
     trained = train(settings["peer"], rows, places, settings["seed"])
     seconds = time.perf_counter() - began
-    metrics = library.compare(test.labels, trained.predict(list(test.texts)), rows.names).as_dict()
-    outcome = {**metrics, **trained.sizes(), "train_seconds": seconds}
+    metrics = compare(test.labels, trained.predict(list(test.texts)), rows.names).as_dict()
+    outcome = {**metrics, "bytes": trained.nbytes(), "train_seconds": seconds}
     return {**outcome, "train_rows": len(rows), "test_rows": len(test), "chosen": trained.chosen}
 
 
@@ -78,14 +79,14 @@ def train(name: str, rows: Dataset, places: Places, seed: int, tune: bool = True
             return fit(rows, seed, {setting: values[0] for setting, values in grid.items()})
         options, accuracy = search(grid, partial(cross_validated, fit, rows, seed))
         trained = fit(rows, seed, options)
-        return Trained(trained.predict, trained.sizes, {**options, "cross_validated_accuracy": accuracy})
+        return Trained(trained.predict, trained.nbytes, {**options, "cross_validated_accuracy": accuracy})
     folder = places.model(DEEP)
     if name == "model2vec":
         return model2vec(rows, folder)
     if name == FUSED:
         return fused(rows, whole_encoder(folder, places.device).encode, folder, seed)
     encoder = FineTuned(folder, rows.names, places.device).fit(rows, seed)
-    return Trained(encoder.predict, encoder.sizes)
+    return Trained(encoder.predict, encoder.nbytes)
 
 
 # -- choosing settings ---------------------------------------------------------------------------------------------
@@ -147,10 +148,10 @@ def ngram_features(characters: bool = True, token_pattern: str = EVERY_TOKEN, su
     return FeatureUnion(parts)
 
 
-def linear_model_sizes(features: Any, model: Any) -> Sizes:
+def linear_model_bytes(features: Any, model: Any) -> int:
     """Bytes of a linear model over TF-IDF features: its weights, an idf for each entry, and the entries."""
     entries = [entry for _, part in features.transformer_list for entry in part.vocabulary_]
-    return library.linear_sizes(model.coef_.size + model.intercept_.size + len(entries), entries)
+    return library.linear_bytes(model.coef_.size + model.intercept_.size + len(entries), entries)
 
 
 def tfidf(rows: Dataset, seed: int, options: Options) -> Trained:
@@ -163,7 +164,7 @@ def tfidf(rows: Dataset, seed: int, options: Options) -> Trained:
     logistic = LogisticRegression(C=options["C"], max_iter=MAX_ITERATIONS)
     model = svm if options["classifier"] == "svm" else logistic
     model.fit(features.fit_transform(rows.texts), rows.labels)
-    return Trained(lambda texts: model.predict(features.transform(texts)), lambda: linear_model_sizes(features, model))
+    return Trained(lambda texts: model.predict(features.transform(texts)), lambda: linear_model_bytes(features, model))
 
 
 def nbsvm(rows: Dataset, seed: int, options: Options) -> Trained:
@@ -194,7 +195,7 @@ def nbsvm(rows: Dataset, seed: int, options: Options) -> Trained:
 
     return Trained(
         lambda texts: (vectorizer.transform(texts) @ weights.T + biases).argmax(1),
-        lambda: library.linear_sizes(weights.size + biases.size, vectorizer.vocabulary_),
+        lambda: library.linear_bytes(weights.size + biases.size, vectorizer.vocabulary_),
     )
 
 
@@ -217,12 +218,12 @@ def fasttext(rows: Dataset, seed: int, options: Options, quantised: bool = False
         labels, _ = model.predict([line(text) for text in texts])
         return np.array([int(label[0].removeprefix("__label__")) for label in labels])
 
-    def sizes() -> Sizes:
+    def nbytes() -> int:
         with tempfile.TemporaryDirectory() as folder:
             model.save_model(str(Path(folder) / "model"))
-            return library.sizes((Path(folder) / "model").stat().st_size)
+            return (Path(folder) / "model").stat().st_size
 
-    return Trained(predict, sizes)
+    return Trained(predict, nbytes)
 
 
 def _line(text: str, kind: str) -> str:
@@ -294,14 +295,13 @@ def fused(rows: Dataset, encode: Encode, encoder: Path, seed: int) -> Trained:
         scores = [model.predict_proba(given) for model, given in zip(models, inputs(texts), strict=True)]
         return models[0].classes_[mixed(weight, *scores).argmax(1)]
 
-    def sizes() -> Sizes:
+    def nbytes() -> int:
         vectors, (features, ngrams) = models[0][-1], models[1]
-        weights = library.sizes(4 * (vectors.coef_.size + vectors.intercept_.size))
-        parts = (library.folder_sizes(encoder), weights, linear_model_sizes(features, ngrams))
-        return {name: sum(part[name] for part in parts) for name in weights}
+        weights = 4 * (vectors.coef_.size + vectors.intercept_.size)
+        return library.folder_bytes(encoder) + weights + linear_model_bytes(features, ngrams)
 
     strengths = [model[-1].C for model in models]
-    return Trained(predict, sizes, {"weight of vectors": weight, "C": strengths})
+    return Trained(predict, nbytes, {"weight of vectors": weight, "C": strengths})
 
 
 def model2vec(rows: Dataset, encoder: Path) -> Trained:
@@ -315,9 +315,9 @@ def model2vec(rows: Dataset, encoder: Path) -> Trained:
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
         model.fit(list(rows.texts), [str(label) for label in rows.labels])
 
-    def sizes() -> Sizes:
+    def nbytes() -> int:
         with tempfile.TemporaryDirectory() as out:
             model.to_pipeline().save_pretrained(out)
-            return library.folder_sizes(Path(out))
+            return library.folder_bytes(Path(out))
 
-    return Trained(lambda texts: np.array([int(label) for label in model.predict(list(texts))]), sizes)
+    return Trained(lambda texts: np.array([int(label) for label in model.predict(list(texts))]), nbytes)

@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 
 from ade import Dataset, InputError
+from ade.progress import Report
 from benchmarks import library
-from benchmarks.library import Report
 from benchmarks.records import ROOT, Places, Run
 from benchmarks.subjects.accuracy import TEACHER
 from benchmarks.tables import Figure, Table, digits, listing, nbytes

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 import ade
+from ade.files import model_folder
+from ade.progress import Report, quiet
 from benchmarks import library
-from benchmarks.library import Report
 from benchmarks.records import Places, Record, Run
 from benchmarks.subjects.speed import seconds_of
 from benchmarks.subjects.vectors import (
@@ -110,7 +111,7 @@ def run_encoder(settings: Mapping[str, Any], places: Places, report: Report) -> 
             teacher, sorted(corpus.glob("*.txt")), table=folder, out=out, progress=report,
             device=places.device, **chosen,
         )  # fmt: skip
-        seconds, size = time.perf_counter() - began, library.folder_sizes(out)["bytes"]
+        seconds, size = time.perf_counter() - began, library.folder_bytes(out)
     tasks = tasks_of(settings["teacher"], encoder.encode, places)
     return {**tasks, "bytes": size, "seconds": seconds}
 
@@ -142,18 +143,18 @@ def run_static(settings: Mapping[str, Any], places: Places, report: Report) -> O
 def other_encoder(name: str, places: Places) -> tuple[Encode, int]:
     """An encoder by its name in the tables, and its bytes."""
     if name == INCLUDED:
-        return ade.encode, library.folder_sizes(library.model_folder("english"))["bytes"]
+        return ade.encode, library.folder_bytes(model_folder("english"))
     folder = places.model(MANY_TEACHER if MANY_TEACHER in name else TEACHER)
     if name in ("MiniLM-L6", MANY_TEACHER):
-        return whole_encoder(folder, places.device).encode, library.folder_sizes(folder)["bytes"]
+        return whole_encoder(folder, places.device).encode, library.folder_bytes(folder)
     if name != DISTILLED:
         return mean_of("wordllama" if name.startswith("wordllama") else folder)
 
     distil = import_module("model2vec.distill").distill  # with its defaults
-    with library.quiet(), tempfile.TemporaryDirectory() as work:
+    with quiet(), tempfile.TemporaryDirectory() as work:
         model = distil(str(folder), pca_dims=256)
         model.save_pretrained(work)
-        return lambda texts: model.encode(list(texts)), library.folder_sizes(Path(work))["bytes"]
+        return lambda texts: model.encode(list(texts)), library.folder_bytes(Path(work))
 
 
 def mean_of(source: str | Path) -> tuple[Encode, int]:

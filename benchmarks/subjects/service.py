@@ -20,31 +20,33 @@ from typing import Any
 
 import numpy as np
 
+from ade.progress import Report
 from benchmarks import library
-from benchmarks.library import Report
-from benchmarks.records import ROOT, Places, Record, Run
+from benchmarks.records import ROOT, Places, Run
 from benchmarks.subjects.peers import TITLES
-from benchmarks.tables import Figure, Table, digits, listing
+from benchmarks.tables import Figure, Table, digits, parts
 
 CLIENTS, SECONDS = (1, 8, 64), 3.0
-PEERS = ("fasttext", "model2vec")
+OURS, PEERS = "ade serve", ("fasttext", "model2vec")
 TEXTS, REPEATS, MAX_REQUESTS = 2000, 3, 30_000
 WARM_UP = 0.3  # of a repeat's time, before it counts
 
 
 def service() -> Table:
     """Requests of one text to services of one process, from clients on the same machine that ask again at once."""
-
-    def parts(record: Record) -> dict[str, Any]:
-        systems = record["figures"].items()
-        return {f"{name}, {clients}": each for name, by_clients in systems for clients, each in by_clients.items()}
-
     figures = [
         Figure("requests/s", "requests_per_second", digits(0)),
         Figure("p50", "p50_ms", digits(1, " ms")),
         Figure("p99", "p99_ms", digits(1, " ms")),
     ]
-    return listing("service, clients", {"": [Run("service", {"data": "ag_news"})]}, figures, parts=parts)
+    names = (OURS, *map(peer_name, PEERS))
+    paths = {f"{name}, {clients}": f"{name}.{clients}" for name in names for clients in CLIENTS}
+    return parts("service, clients", Run("service", {"data": "ag_news"}), paths, figures)
+
+
+def peer_name(peer: str) -> str:
+    """What a peer's service is called in the table."""
+    return f"FastAPI + {TITLES[peer]}"
 
 
 TABLES = (service,)
@@ -58,10 +60,10 @@ def run_service(settings: Mapping[str, Any], places: Places, report: Report) -> 
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as work:
         library.fit(places, {"seed": 0}, rows, dev, Path(work) / "model", report)
-        commands: dict[str, Sequence[str]] = {"ade serve": ade_serve(Path(work) / "model")}
+        commands: dict[str, Sequence[str]] = {OURS: ade_serve(Path(work) / "model")}
         for peer in settings.get("peers", PEERS):
             program = ("-m", "benchmarks.subjects.peer_service")
-            commands[f"FastAPI + {TITLES[peer]}"] = (*program, peer, settings["data"], *folders)
+            commands[peer_name(peer)] = (*program, peer, settings["data"], *folders)
         for name, words in commands.items():
             with served(words) as address:
                 load(address, texts, 8, 0.2)  # the rows of the tokens are cached

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import ade
+from ade.progress import Report
 from benchmarks import library
-from benchmarks.library import Report
 from benchmarks.records import Places, Run
 from benchmarks.subjects.accuracy import ANCHORS, TEACHER
 from benchmarks.tables import Figure, Table, digits, listing, nbytes

@@ -18,17 +18,19 @@ from torch import nn
 from torch.utils.benchmark import Timer
 
 import ade
+from ade.configuration import CODEBOOK
+from ade.data.tokens import Ragged
+from ade.progress import Report
 from benchmarks import library
-from benchmarks.library import Ragged, Report
 from benchmarks.records import Places, Run
 from benchmarks.subjects.accuracy import TEACHER
 from benchmarks.subjects.fine_tuned import FineTuned
 from benchmarks.subjects.peers import DEEP, TITLES, train
-from benchmarks.tables import Figure, Table, digits, listing
+from benchmarks.tables import Figure, Table, digits, parts
 
 BATCH, LENGTH, LARGE = 32, 128, 4096  # texts of a batch, tokens of a text, texts of a batch that fills a GPU
 VOCABULARY, DIM = 30_000, 768
-LIMIT = "tokenizer alone"
+LIMIT, OURS = "tokenizer alone", ("ADE", "ADE tokens", "ADE anchors")
 PEERS = ("tfidf", "nbsvm", "fasttext", "model2vec")
 SLOW, ONE, PAUSE = 256, 64, 0.5  # texts for slow systems; tokens of the single text; seconds between systems
 WARM, COLD, SINGLES = 7, 3, 60  # repeats
@@ -56,8 +58,8 @@ def of_batch(device: str) -> Table:
         Figure("by tables, cold", "projected_cold.ms", digits(3), better=-1),
         Figure(f"by tables, {LARGE:,} texts", "large.ms", digits(3)),
     ]
-    rows = {"": [Run("latency", {"device": device})]}
-    return listing("model", rows, figures, parts=lambda record: record["figures"]["models"])
+    names = (*ENCODERS, "ADE tokens", "ADE anchors")
+    return parts("model", Run("latency", {"device": device}), {name: f"models.{name}" for name in names}, figures)
 
 
 def latency_cpu() -> Table:
@@ -74,11 +76,12 @@ def throughput() -> Table:
     """AG News's test texts, raw text to label in one process; cold: by a model that was just loaded."""
     figures = [
         Figure("texts/s, warm", "texts_per_second", digits(0)),
-        Figure("cold", "cold_texts_per_second", digits(0)),
-        Figure("one text, ms, warm", "one_ms", digits(2)),
-        Figure("cold", "cold_one_ms", digits(2)),
+        Figure("texts/s, cold", "cold_texts_per_second", digits(0)),
+        Figure("one text, warm", "one_ms", digits(2, " ms")),
+        Figure("one text, cold", "cold_one_ms", digits(2, " ms")),
     ]
-    return listing("system", {"": [Run("throughput")]}, figures, parts=lambda record: record["figures"])
+    names = (LIMIT, *OURS, *(TITLES[peer] for peer in (*PEERS, DEEP)))
+    return parts("system", Run("throughput"), {name: name for name in names}, figures)
 
 
 TABLES = (throughput, latency_cpu, latency_gpu)
@@ -100,11 +103,22 @@ def run_latency(settings: Mapping[str, Any], places: Places, report: Report) -> 
     for mode in ("tokens", "anchors"):
         with tempfile.TemporaryDirectory() as work:
             folder = Path(work) / mode
-            library.save_untrained(library.random_codebook(VOCABULARY, 500, 8, DIM), "abcd", folder, attend=mode)
-            forward = forward_times(library.forward_model(folder), places.device)
+            library.save_untrained(random_codebook(), "abcd", folder, mode)
+            model = ade.AdeForSequenceClassification.from_pretrained(folder, trust_remote_code=False)
+            forward = forward_times(model, places.device)
             models[f"ADE {mode}"] = {**forward, **table_times(folder, places.device)}
         report("latency", len(models), len(ENCODERS) + 2, {})
     return {"models": models}
+
+
+def random_codebook(anchors: int = 500, pairs: int = 8) -> ade.Saved:
+    """A codebook with nothing learned in it."""
+    draw = np.random.default_rng(0)
+    indices = draw.random((VOCABULARY, anchors), np.float32).argpartition(pairs, 1)[:, :pairs].ravel()
+    weights, table = draw.standard_normal(len(indices)), draw.standard_normal((anchors, DIM))
+    counts = np.full(VOCABULARY, pairs)
+    codebook = ade.Codebook(table.astype(np.float32), indices, weights.astype(np.float32), counts)
+    return ade.Saved(ade.Config(kind=CODEBOOK), library.word_tokenizer(VOCABULARY), codebook, {})
 
 
 def random_batch(texts: int, length: int) -> Ragged:
@@ -162,10 +176,10 @@ def run_throughput(settings: Mapping[str, Any], places: Places, report: Report) 
     figures: dict[str, Any] = {LIMIT: rates_of(lambda: tokenizer.encode_batch_fast, texts, one)}
     with tempfile.TemporaryDirectory() as work:
         library.fit(places, {"data": "ag_news", "seed": 0}, rows, dev, Path(work) / "ADE", report)
-        book = library.codebook_of(places, {"teacher": TEACHER}, report)
+        book = ade.Saved.read(library.codebook_of(places, {"teacher": TEACHER}, report))
         for mode in ("tokens", "anchors"):
-            library.save_untrained(book, rows.names, Path(work) / f"ADE {mode}", attend=mode)
-        for name in ("ADE", "ADE tokens", "ADE anchors"):
+            library.save_untrained(book, rows.names, Path(work) / f"ADE {mode}", mode)
+        for name in OURS:
             some = few_of(texts) if name == "ADE anchors" else texts
             figures[name] = rates_of(partial(predictor, Path(work) / name), some, one, is_ours=True)
     for peer in settings.get("peers", PEERS):

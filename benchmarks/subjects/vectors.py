@@ -10,7 +10,10 @@ import numpy as np
 import torch
 
 from ade import SentenceTeacher
-from benchmarks.library import load_split, quiet, resolve_device, unit
+from ade.devices import resolve_device
+from ade.progress import quiet
+from ade.trained_model import unit
+from benchmarks.library import load_split
 from benchmarks.records import Places
 
 TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")
