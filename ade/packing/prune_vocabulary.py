@@ -48,11 +48,10 @@ def pruned(tokenizer: Tokenizer, texts: Iterable[str], min_count: int = 1) -> tu
     while True:
         kept |= _merge_parts(spec["model"], kept)
         smaller, rows = rewritten(spec, kept)
-        if min_count == 1:
-            rows_of_texts = zip(corpus, before, encoded(smaller, corpus), strict=True)
-            changed = [text for text, old, new in rows_of_texts if not np.array_equal(rows[new], old)]
-        else:  # they are meant to change
-            changed = []
+        if min_count > 1:  # texts are meant to change
+            return smaller, rows
+        ids = zip(corpus, before, encoded(smaller, corpus), strict=True)
+        changed = [text for text, old, new in ids if not np.array_equal(rows[new], old)]
         if not changed:
             return smaller, rows
         occurring = _occurring(original, spec["model"], changed)
@@ -66,6 +65,8 @@ def without_truncation(tokenizer: Tokenizer) -> tuple[Json, Tokenizer]:
     spec = {**json.loads(tokenizer.to_str()), "truncation": None, "padding": None}
     if spec["model"]["type"] not in SUPPORTED:
         raise InputError(f"cannot prune a {spec['model']['type']} vocabulary, only {', '.join(SUPPORTED)}")
+    if spec["model"].get("end_of_word_suffix"):
+        raise InputError("cannot prune a vocabulary that marks the ends of words, as with </w>")
     original = Tokenizer.from_str(json.dumps(spec))
     names = original.get_vocab(with_added_tokens=True)
     if names != tokenizer.get_vocab(with_added_tokens=True):
@@ -143,28 +144,12 @@ def _prefix(model: Json) -> str:
     return model.get("continuing_subword_prefix") or ""
 
 
-def _suffix(model: Json) -> str:
-    """What marks a token that ends a word, such as '</w>'; empty where nothing does."""
-    return model.get("end_of_word_suffix") or ""
-
-
 def _characters(model: Json, token: str) -> list[str]:
     """The tokens of one character that spell a token: '##able' is '##a', '##b', '##l', '##e'."""
-    prefix, suffix = _prefix(model), _suffix(model)
-    continues = token.startswith(prefix) and token != prefix
-    ends = token.endswith(suffix) and token != suffix
-
-    start = len(prefix) if continues else 0
-    stop = len(token) - len(suffix) if ends else len(token)
-    text = token[start:stop]
-
-    # All characters but the first of a word continue it; the last one of a word ends it.
-    characters = [prefix + character for character in text]
-    if characters and not continues:
-        characters[0] = text[0]
-    if characters and ends:
-        characters[-1] += suffix
-    return characters
+    prefix = _prefix(model)
+    if token.startswith(prefix) and token != prefix:
+        return [prefix + character for character in token[len(prefix) :]]
+    return [token[:1], *(prefix + character for character in token[1:])]
 
 
 def _merge(model: Json, left: str, right: str) -> str:
@@ -211,15 +196,8 @@ def _occurring(tokenizer: Tokenizer, model: Json, texts: Iterable[str]) -> set[i
         text = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
         split = tokenizer.pre_tokenizer.pre_tokenize_str(text) if tokenizer.pre_tokenizer else [(text, (0, 0))]
         words.update(word for word, _ in split)
-
-    vocabulary, prefix = _vocabulary(model), _prefix(model)
-    longest = max(map(len, vocabulary))
-    substrings = set()
-    for word in words:
-        for start in range(len(word)):
-            for end in range(start + 1, min(start + longest, len(word)) + 1):
-                substrings |= {word[start:end], prefix + word[start:end]}
-    return {vocabulary[token] for token in substrings & vocabulary.keys()}
+    spelled, prefix = "\n".join(words), _prefix(model)
+    return {number for token, number in _vocabulary(model).items() if token.removeprefix(prefix) in spelled}
 
 
 def rewritten(spec: Json, kept: set[int], key: Callable[[int], Any] | None = None) -> tuple[Tokenizer, np.ndarray]:

@@ -49,11 +49,11 @@ def byte_level() -> Tokenizer:
     return tokenizer
 
 
-def word_ends() -> Tokenizer:
-    """BPE that marks where words go on and where they end."""
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]", continuing_subword_prefix="@", end_of_word_suffix="</w>"))
+def word_parts() -> Tokenizer:
+    """BPE that marks where words go on."""
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]", continuing_subword_prefix="@"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    marks = {"continuing_subword_prefix": "@", "end_of_word_suffix": "</w>"}
+    marks = {"continuing_subword_prefix": "@"}
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False, **marks)
     tokenizer.train_from_iterator(TRAINING, trainer)
     return tokenizer
@@ -117,7 +117,7 @@ def unlimited(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-MAKERS = (wordpiece, byte_level, word_ends, byte_fallback, unigram, unigram_bytes, word_level)
+MAKERS = (wordpiece, byte_level, word_parts, byte_fallback, unigram, unigram_bytes, word_level)
 KINDS = {make.__name__: make for make in MAKERS}
 every_kind = pytest.mark.parametrize("kind", list(KINDS))
 
