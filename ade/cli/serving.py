@@ -21,9 +21,6 @@ def serve(
     allowed_host: Annotated[
         list[str] | None, option("Name to answer for beside localhost; repeatable.", metavar="HOST")
     ] = None,
-    cors_origin: Annotated[
-        list[str] | None, option("Web pages that may ask, as https://example.org; repeatable.", metavar="URL")
-    ] = None,
     no_inspect: Annotated[bool, option("No inspector, and no page.", "--no-inspect")] = False,
     as_json: options.Json = False,
     more: Annotated[list[str] | None, SERVICE.option()] = None,
@@ -35,7 +32,7 @@ def serve(
     """
     settings = ServiceSettings(**SERVICE.parse(more))
     from ade.service.app import create_app
-    from ade.service.middleware import Access, hosts_of, read_keys
+    from ade.service.middleware import hosts_of, read_keys
     from ade.service.model import ServedModel
     from ade.service.server import Server, bind_socket, url_of
 
@@ -48,8 +45,8 @@ def serve(
 
     with bind_socket(host, port) as bound:
         address = url_of(bound)
-        access = Access(keys, hosts_of(bound.getsockname()[0], allowed_host or ()), tuple(cors_origin or ()))
-        app = create_app(ServedModel.load(model, inspect=not no_inspect), settings, access)
+        hosts = hosts_of(bound.getsockname()[0], allowed_host or ())
+        app = create_app(ServedModel.load(model, inspect=not no_inspect), settings, keys, hosts)
         Server(app, ready, settings.grace).run([bound])
 
 

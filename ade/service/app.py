@@ -5,7 +5,7 @@ One event loop reads and answers requests; texts go through `batcher.py` to a th
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,19 +15,17 @@ from fastapi.routing import APIRoute
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 from pydantic_core import to_json
-from starlette.middleware.cors import CORSMiddleware
 
 from ade import __version__
 from ade.errors import InputError
 from ade.inspector.page import page
 from ade.service import schema
 from ade.service.batcher import Batcher, QueueFull
-from ade.service.middleware import RETRY, Access, Metrics, RequestMiddleware
-from ade.service.model import Query, ServedModel
+from ade.service.middleware import RETRY, Metrics, RequestMiddleware
+from ade.service.model import ServedModel
 from ade.settings import ServiceSettings
 
 JSON = "application/json"
-SLOWER = 16  # times, about, an explanation takes what a prediction takes
 ERRORS = (400, 401, 500, 503)  # of every route: another host, no key, a failure, too many requests or too late
 BODY_ERRORS = (413, 415, 422)
 
@@ -40,8 +38,13 @@ class Route(APIRoute):
         return self.endpoint
 
 
-def create_app(model: ServedModel, settings: ServiceSettings = ServiceSettings(), access: Access = Access()) -> FastAPI:
-    """The application that serves a model."""
+def create_app(
+    model: ServedModel,
+    settings: ServiceSettings = ServiceSettings(),
+    keys: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+) -> FastAPI:
+    """The application that serves a model: open to all without `keys`, under any name without `hosts`."""
     app = FastAPI(title="ade", version=__version__, redoc_url=None, redirect_slashes=False, responses=_errors(ERRORS))
     app.state.is_stopping = False
     app.state.last_request = float("-inf")  # when the last one was answered, by the monotonic clock
@@ -50,15 +53,8 @@ def create_app(model: ServedModel, settings: ServiceSettings = ServiceSettings()
     endpoints = Endpoints(model, settings)
     endpoints.add_to(app)
 
-    paths = {route.path for route in app.routes if isinstance(route, APIRoute)}
-    app.add_middleware(
-        RequestMiddleware, max_requests=settings.max_requests, access=access, paths=paths, metrics=endpoints.metrics
-    )
-    if access.origins:  # around the other: what a browser asks before a request has no key
-        headers = ("authorization", "content-type", "x-api-key")
-        app.add_middleware(
-            CORSMiddleware, allow_origins=access.origins, allow_methods=("GET", "POST"), allow_headers=headers
-        )
+    limit, metrics = settings.max_requests, endpoints.metrics
+    app.add_middleware(RequestMiddleware, max_requests=limit, keys=keys, hosts=hosts, metrics=metrics)
     return app
 
 
@@ -66,18 +62,13 @@ class Endpoints:
     """Answers of one model, and what they share: how a body is read, and how texts go to the model and come back."""
 
     def __init__(self, model: ServedModel, settings: ServiceSettings) -> None:
-        def slow_cost(query: Query) -> int:
-            return SLOWER * model.cost(query)
-
         self.metrics = Metrics()
         self._model, self._settings = model, settings
         self._predict_body, self._embed_body, self._text_body = schema.request_bodies(settings, model.dim)
-        self._predict = Batcher(model.predict, model.cost, settings, self.metrics.batches.observe)
-        self._embed = Batcher(model.embed, model.cost, settings, self.metrics.batches.observe)
-        self._explain = Batcher(model.explain, slow_cost, settings)
-        self._inspect = Batcher(model.inspect, slow_cost, settings)
         self._about: asyncio.Task[dict[str, Any]] | None = None
-        batchers = (self._predict, self._embed, self._explain, self._inspect)
+        work = (model.predict, model.embed, model.explain, model.inspect)
+        batchers = [Batcher(each, model.cost, settings, self.metrics.batches.observe) for each in work]
+        self._predict, self._embed, self._explain, self._inspect = batchers
         self.metrics.waiting.set_function(lambda: sum(batcher.tokens for batcher in batchers))
 
     def add_to(self, app: FastAPI) -> None:

@@ -12,7 +12,6 @@ import logging
 import re
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,15 +36,6 @@ TEXTS = [2**i for i in range(11)]
 log = logging.getLogger("ade.service")
 
 
-@dataclass(frozen=True)
-class Access:
-    """API keys, none for a service open to all; host names, none for any; origins of pages that may send requests."""
-
-    keys: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-
-
 class Metrics:
     """Prometheus metrics of one application, in a registry of their own."""
 
@@ -66,10 +56,10 @@ class RequestMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, max_requests: int, access: Access, paths: Collection[str], metrics: Metrics
+        self, app: ASGIApp, max_requests: int, keys: Collection[str], hosts: Collection[str], metrics: Metrics
     ) -> None:
-        self.app, self._max_requests, self._paths, self._metrics = app, max_requests, paths, metrics
-        self._keys, self._hosts = access.keys, {host.lower().strip("[]") for host in access.hosts}
+        self.app, self._max_requests, self._metrics = app, max_requests, metrics
+        self._keys, self._hosts = keys, hosts
         self._active = 0
         metrics.active.set_function(lambda: self._active)
 
@@ -96,7 +86,7 @@ class RequestMiddleware:
         finally:
             self._active -= 1
             state.last_request = time.monotonic()
-            path = scope["path"] if scope["path"] in self._paths else "other"
+            path = scope["route"].path if "route" in scope else "other"
             self._metrics.requests.labels(path, status).observe(time.perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
@@ -136,7 +126,9 @@ def hosts_of(bound: str, allowed: Collection[str]) -> tuple[str, ...]:
 
     This refuses a page of another site that has made its own name point to 127.0.0.1 (DNS rebinding).
     """
-    return (*LOOPBACK_HOSTS, *allowed) if allowed or ipaddress.ip_address(bound).is_loopback else ()
+    if not allowed and not ipaddress.ip_address(bound).is_loopback:
+        return ()
+    return (*LOOPBACK_HOSTS, *(host.lower().strip("[]") for host in allowed))
 
 
 def host_name(header: str) -> str:

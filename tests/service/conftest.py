@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ade.service import batcher
 from ade.service.app import create_app
-from ade.service.middleware import Access
 from ade.service.model import Query, ServedModel
 from ade.service.server import Server, bind_socket, url_of
 from ade.settings import STRONG, Architecture, ServiceSettings
@@ -70,11 +69,11 @@ def watched(folder, monkeypatch):
 
 
 @contextlib.contextmanager
-def running(model, settings=SMALL, access=Access(), server=Server):
+def running(model, settings=SMALL, server=Server, **access):
     """A service on a free port, stopped and joined at the end."""
     ready = threading.Event()
     with bind_socket("127.0.0.1", 0) as bound:
-        server = server(create_app(model, settings, access), ready.set, settings.grace)
+        server = server(create_app(model, settings, **access), ready.set, settings.grace)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         try:

@@ -1,21 +1,19 @@
-"""Keys, hosts and origins."""
+"""Keys and hosts."""
 
 import base64
 
-import httpx
 import pytest
 
 from ade.errors import InputError
-from ade.service.middleware import Access, hosts_of, read_keys
+from ade.service.middleware import hosts_of, read_keys
 from ade.service.model import ServedModel
-from tests.conftest import PATIENT
 from tests.service.conftest import got, predicted, raw, running
 
 KEY, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 
 def test_every_route_but_health_needs_a_key(folder):
-    with running(ServedModel.load(folder), access=Access((KEY, OTHER))) as address:
+    with running(ServedModel.load(folder), keys=(KEY, OTHER)) as address:
         assert got(address, "/health").status_code == 200
         for path in ("/metrics", "/docs", "/openapi.json", "/model", "/", "/nowhere"):
             answer = got(address, path)
@@ -51,27 +49,10 @@ def test_a_loopback_service_answers_for_its_own_names_alone(folder):
     assert "::1" in hosts_of("::1", ())
     own = ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8000", "[::1]", "example.org", "example.org:443")
     others = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "", "[::1")
-    with running(ServedModel.load(folder), access=Access(hosts=hosts_of("127.0.0.1", ("Example.org",)))) as address:
+    with running(ServedModel.load(folder), hosts=hosts_of("127.0.0.1", ("Example.org",))) as address:
         for host in own:
             assert got(address, "/health", host=host).status_code == 200, host
         for host in others:
             answer = got(address, "/health", host=host)
             assert (answer.status_code, set(answer.json())) == (400, {"detail"}), host
         assert raw(address, b"GET /health HTTP/1.0\r\n\r\n", end=False).startswith(b"HTTP/1.1 400")
-
-
-def test_pages_of_an_allowed_origin_may_ask(folder):
-    access = Access(keys=(KEY,), origins=("https://example.org",))
-    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
-    with running(ServedModel.load(folder), access=access) as address:
-        for origin, status in (("https://example.org", 200), ("https://evil.example", 400)):
-            answer = httpx.options(f"{address}/predict", headers={"origin": origin, **asks}, timeout=PATIENT)
-            assert answer.status_code == status
-            assert answer.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
-        headers = {"origin": "https://example.org", "authorization": f"Bearer {KEY}"}
-        answer = httpx.post(f"{address}/predict", json={"texts": "a"}, headers=headers, timeout=PATIENT)
-        assert answer.headers["access-control-allow-origin"] == "https://example.org"
-    with running(ServedModel.load(folder)) as address:  # without the option nobody may
-        headers = {"origin": "https://example.org", **asks}
-        assert httpx.options(f"{address}/predict", headers=headers, timeout=PATIENT).status_code == 405
-        assert "access-control-allow-origin" not in got(address, "/health", **headers).headers
