@@ -9,7 +9,7 @@ form in which they will be stored.
 
 import math
 from bisect import bisect_left
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -35,57 +35,36 @@ FITS = 3  # fits of the weights, with a fit of the anchors between them
 SWEEPS = 3  # over a token's weights, rounding each given the others
 
 
-@dataclass(frozen=True)
-class _Choices:
-    """What each of N tokens may take: its first 1, 2, ... P pairs, or a row of its own with 8 or with 4 bits."""
-
-    anchors: Tensor  # (N, P): of the pairs, in the order they were found
-    cosines: Tensor  # (N, P + 2): that each choice reaches
-
-    @property
-    def max_pairs(self) -> int:
-        """P: the most pairs of a token."""
-        return self.anchors.shape[1]
-
-    def counts(self, taken: Tensor) -> Tensor:
-        """Return the number of pairs of each token by the column that it takes (N,): 0 for a row of its own."""
-        return torch.where(taken < self.max_pairs, taken + 1, 0)
-
-
 def distill_to_size(
     teacher: Teacher,
     size: int,
     settings: DistillationSettings,
-    frequencies: Tensor | None = None,
+    frequencies: Tensor,
     report: Report = silent,
 ) -> Saved:
     """Distil a teacher into a codebook whose weights' file has at most `size` bytes.
 
-    Of the settings rounds, random seed and device are used. `frequencies` (N,) are those of the tokens, above 0; where
-    they are None, Zipf's law tells them from a token's rank.
+    Of the settings rounds, random seed and device are used. `frequencies` (N,) are those of the tokens, above 0.
     """
     count, dim = teacher.table.shape
-    if size < (least := least_size(teacher)):
-        raise InputError(f"{size:,} bytes are too few for {count:,} tokens; they need at least about {least:,}")
-    weight = (zipf(count) if frequencies is None else frequencies.float()) ** FREQUENCY_EXPONENT
+    weight = frequencies.float() ** FREQUENCY_EXPONENT
     rows = Rows(teacher.table, weight / weight.mean(), resolve_device(settings.device))
-    special = _special_tokens(teacher)
     sizes = _without_pairs(size, count, dim)
 
     # Anchors are fitted for the mean number of pairs; then each token may have up to twice as many.
     mean_pairs = max(1, round(min(_free_bits(size, sizes) / sizes.pair_bits / count, MAX_PAIRS)))
-    pursuit = replace(
-        settings, anchors=sizes.anchors, pairs=min(mean_pairs, sizes.anchors, 8), solver="pursuit", signed=True
-    )
+    pairs = min(mean_pairs, sizes.anchors, 8)
+    pursuit = replace(settings, anchors=sizes.anchors, pairs=pairs, solver="pursuit", signed=True)
     anchors = fit_anchors(rows, pursuit, torch.Generator().manual_seed(settings.seed), report)
-    choices = _choices(rows, anchors, min(MAX_PAIRS, sizes.anchors, max(4, 2 * mean_pairs)), report)
+    most = min(MAX_PAIRS, sizes.anchors, max(4, 2 * mean_pairs))
+    chosen, cosines = _choices(rows, anchors, most, report)
 
-    available = _free_bits(size, replace(sizes, most=choices.max_pairs))
-    taken = _allocate(choices, rows.importance, special, available, sizes.pair_bits, dim)
-    counts = choices.counts(taken)
-    anchors, weights = _fit(rows, anchors, choices.anchors, counts, report)
-    own = [(taken == choices.max_pairs + n).nonzero()[:, 0] for n in range(len(WHOLE_BITS))]
-    codebook = _assemble(teacher, anchors, choices.anchors.long(), weights, counts, own)
+    available = _free_bits(size, replace(sizes, most=most))
+    taken = _allocate(cosines, rows.importance, _special_tokens(teacher), available, sizes.pair_bits, dim)
+    counts = torch.where(taken < most, taken + 1, 0)  # (N,): pairs of each token; 0 for a row of its own
+    anchors, weights = _fit(rows, anchors, chosen, counts, report)
+    own = [(taken == most + n).nonzero()[:, 0] for n in range(len(WHOLE_BITS))]
+    codebook = _assemble(teacher, anchors, chosen.long(), weights, counts, own)
     numbers = {"anchors": len(anchors), "pairs": float(counts.double().mean())}
     numbers |= {f"own_{bits}": len(tokens) for bits, tokens in zip(WHOLE_BITS, own, strict=True)}
     return teacher.as_saved(codebook, settings=asdict(settings), **numbers, **quality(rows, codebook))
@@ -121,38 +100,37 @@ def _free_bits(size: int, sizes: PackedSizes) -> int:
     return 8 * (size - HEADER_BYTES - sizes.nbytes)
 
 
-def zipf(count: int) -> Tensor:
-    """Relative frequencies of tokens numbered by rank."""
-    return 1 / (torch.arange(count, dtype=torch.float32) + 100)
-
-
 def _special_tokens(teacher: Teacher) -> Tensor:
     """Numbers of special tokens, whose rows are always stored whole."""
     added, count = teacher.tokenizer.get_added_tokens_decoder(), len(teacher.table)
     return torch.tensor([i for i, token in added.items() if token.special and i < count], dtype=torch.int64)
 
 
-def _choices(rows: Rows, anchors: Tensor, max_pairs: int, report: Report) -> _Choices:
-    """Find up to `max_pairs` pairs of every token, and the cosine of each choice."""
+def _choices(rows: Rows, anchors: Tensor, most: int, report: Report) -> tuple[Tensor, Tensor]:
+    """Return `most` anchors of every token (N, P), in the order they were found, and the cosine of each choice.
+
+    A token may take its first 1, 2, ... P pairs, or a row of its own with 8 or with 4 bits: (N, P + 2).
+    """
     gram = anchors @ anchors.T
     found, cosines = [], []
-    for part, block, _ in rows.blocks(block_size(len(anchors), max_pairs)):
+    for part, block, _ in rows.blocks(block_size(len(anchors), most)):
         report("pairs", part.start, len(rows), {})
         path: list[Tensor] = []
-        chosen, _, _ = pursue(block @ anchors.T, gram, max_pairs, path=path)
+        chosen, _, _ = pursue(block @ anchors.T, gram, most, path=path)
         found.append(chosen.to("cpu", torch.int32))
         whole = [F.cosine_similarity(rounded(block, bits), block, dim=1).nan_to_num(1.0) for bits in WHOLE_BITS]
         cosines.append(torch.stack([*path, *whole], 1).cpu())
     report("pairs", len(rows), len(rows), {})
-    return _Choices(torch.cat(found), torch.cat(cosines))
+    return torch.cat(found), torch.cat(cosines)
 
 
-def _allocate(choices: _Choices, weight: Tensor, special: Tensor, available: float, pair_bits: int, dim: int) -> Tensor:
+def _allocate(cosines: Tensor, weight: Tensor, special: Tensor, available: float, pair_bits: int, dim: int) -> Tensor:
     """Choose for each token so that the weighted sum of cosines is largest within the available bits: columns (N,)."""
+    pairs = cosines.shape[1] - len(WHOLE_BITS)
     of_whole = [8 * (-(-dim * bits // 8)) + 16 for bits in WHOLE_BITS]
-    cost = torch.tensor([*(pair_bits * (k + 1) for k in range(choices.max_pairs)), *of_whole])
-    worth = choices.cosines.double() * weight.double().unsqueeze(1)  # (N, P + 2)
-    worth[special, choices.max_pairs] = torch.inf
+    cost = torch.tensor([*(pair_bits * (k + 1) for k in range(pairs)), *of_whole])
+    worth = cosines.double() * weight.double().unsqueeze(1)  # (N, P + 2)
+    worth[special, pairs] = torch.inf  # special tokens have rows of their own in 8 bits
 
     # Bisection for the lowest price of a bit at which everything fits.
     low, high = 0.0, float(weight.max()) / pair_bits

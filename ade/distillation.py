@@ -5,63 +5,43 @@ The setting `solver` chooses how:
   gradient  the paper's: Adam on the cosine loss over a dense, L1-regularised transform as in Anchor & Transform, then
             over the largest weights of each row alone
 
-Vocabulary Projection (stage 2) then keeps the pairs whose weight reaches the threshold. With a size given instead,
-`folder_budget.py` divides it, and `budget.py` decides on anchors, pairs and bits.
+Vocabulary Projection (stage 2) then keeps the pairs whose weight reaches the threshold.
 """
 
-from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import islice
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
 from ade.codebook import Codebook
-from ade.data.tokens import encode_batch
 from ade.devices import resolve_device
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.progress import Report, silent
-from ade.pursuit import Rows, fit_anchors, importance_of, pursue_all, quality
-from ade.settings import DistillationSettings, parse_size
+from ade.pursuit import Rows, fit_anchors, pursue_all, quality
+from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 
-COUNTED_TEXTS = 4096  # texts tokenized at a time
 BATCH = 1024  # rows of a step of the gradient solver
 L1 = 2e-3  # of the dense transform
 
 
-def distill(
-    teacher: Teacher,
-    settings: DistillationSettings | None = None,
-    frequencies: Tensor | None = None,
-    report: Report = silent,
-) -> Saved:
-    """Distil a teacher into a codebook, as a folder of its own.
-
-    `frequencies` (N,), as from `count_tokens`, weight the objective by how often a token occurs; `report` is called
-    with the progress.
-    """
+def distill(teacher: Teacher, settings: DistillationSettings | None = None, report: Report = silent) -> Saved:
+    """Distil a teacher into a codebook, as a folder of its own; `report` is called with the progress."""
     settings = settings or DistillationSettings()
-    if settings.size:
-        from ade.folder_budget import distill_folder  # which takes tokenizers apart: only where it is needed
-
-        return distill_folder(teacher, parse_size(settings.size), settings, frequencies, report)
-    count, _ = teacher.table.shape
+    count = len(teacher.table)
     if settings.anchors > count:
         raise InputError(f"{settings.anchors} anchors, but the teacher has only {count} tokens")
     if not 1 <= settings.pairs <= settings.anchors:
         raise InputError(f"pairs must lie between 1 and the {settings.anchors} anchors, not {settings.pairs}")
 
-    rows = Rows(teacher.table, importance_of(frequencies, count), resolve_device(settings.device))
+    rows = Rows(teacher.table, torch.ones(count), resolve_device(settings.device))
     generator = torch.Generator().manual_seed(settings.seed)
     if settings.solver == "pursuit":
         anchors = fit_anchors(rows, settings, generator, report)  # (K, d)
         indices, weights, cosine = pursue_all(rows, anchors, settings)  # (N, k), (N, k), (N,)
-        mean = float((cosine * rows.importance).mean())
-        report("pursuit", settings.rounds + 1, settings.rounds + 1, {"cosine": mean})
+        report("pursuit", settings.rounds + 1, settings.rounds + 1, {"cosine": float(cosine.mean())})
     else:
         anchors, indices, weights = _solve_by_gradient(rows, settings, generator, report)
 
@@ -79,16 +59,6 @@ def above_threshold(weights: Tensor, threshold: float) -> Tensor:
     size = weights.abs()
     keep = (size >= threshold) & (weights != 0)
     return keep.scatter(1, size.argmax(1, keepdim=True), True)
-
-
-def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tensor:
-    """Count how often each of `size` tokens occurs in a corpus: (size,), the `frequencies` of `distill`."""
-    counts = torch.zeros(size, dtype=torch.float64)
-    source = iter(texts)
-    while batch := list(islice(source, COUNTED_TEXTS)):
-        ids = [i for encoding in encode_batch(tokenizer, batch) for i in encoding.ids]
-        counts += torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=size)
-    return counts.float()
 
 
 def _composed(weights: Tensor, anchors: Tensor, indices: Tensor) -> Tensor:

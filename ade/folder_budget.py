@@ -7,13 +7,12 @@ divided between the layers, the codebook and the lexicon. Counted is what predic
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ade.budget import distill_to_size, least_size, zipf
+from ade.budget import distill_to_size, least_size
 from ade.configuration import FEED_FORWARD
 from ade.data.tokens import Ragged
 from ade.errors import InputError
@@ -23,7 +22,6 @@ from ade.packing.compact_tokenizer import compact
 from ade.packing.prune_vocabulary import encoded, pruned
 from ade.packing.tokenizer_file import packed_bytes
 from ade.progress import Report, silent
-from ade.pursuit import importance_of
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 
@@ -71,28 +69,6 @@ class ByteShares:
             )
 
 
-def distill_folder(
-    teacher: Teacher,
-    size: int,
-    settings: DistillationSettings,
-    frequencies: Tensor | None = None,
-    report: Report = silent,
-) -> Saved:
-    """Distil a teacher into a codebook whose folder has at most `size` bytes, tokenizer included.
-
-    The tokens are numbered in another order than the teacher's. `frequencies` (N,), as from `count_tokens`, say how
-    often a token occurs; without them, those of Zipf's law.
-    """
-    count = len(teacher.table)
-    weights = zipf(count) if frequencies is None else importance_of(frequencies, count)
-    tokenizer, rows = compact(teacher.tokenizer)
-    small, nbytes = teacher.take(tokenizer, rows), len(packed_bytes(tokenizer))
-    shares = ByteShares(nbytes, CONFIG_JSON, 0, size - nbytes - CONFIG_JSON, 0, 0)
-    shares.check(least_size(small))
-    settings = replace(settings, size=str(size))
-    return distill_to_size(small, shares.codebook, settings, weights[torch.from_numpy(rows)], report)
-
-
 def distill_for_model(
     teacher: Teacher,
     texts: Sequence[str],
@@ -109,9 +85,8 @@ def distill_for_model(
         teacher, texts, size, parts, lambda small: max(BYTES_PER_TOKEN * len(small.table), least_size(small))
     )
     shares.check(least_size(small))
-    count = len(small.table)
-    weights = importance_of(torch.from_numpy(np.bincount(ids.ids, minlength=count)), count)
-    saved = distill_to_size(small, shares.codebook, settings or DistillationSettings(), weights, report)
+    counts = torch.from_numpy(np.bincount(ids.ids, minlength=len(small.table))) + 1  # tokens that texts lack count, too
+    saved = distill_to_size(small, shares.codebook, settings or DistillationSettings(), counts, report)
     return saved.with_metadata(bytes=asdict(shares))
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ade.codebook import BLOCK, Codebook
-from ade.errors import InputError
 from ade.progress import Report
 from ade.settings import DistillationSettings
 
@@ -41,16 +40,6 @@ class Rows:
             part = slice(start, min(start + size, len(self)))
             rows = F.normalize(self.table[part].to(self.device, torch.float32), dim=1)
             yield part, rows, self.importance[part].to(self.device)
-
-
-def importance_of(frequencies: Tensor | None, count: int) -> Tensor:
-    """Return the weight of each row in the objective, 1 on average: the frequency of its token where that is given."""
-    if frequencies is None:
-        return torch.ones(count)
-    if len(frequencies) != count:
-        raise InputError(f"{len(frequencies)} frequencies for {count} tokens")
-    smoothed = frequencies.float() + 1  # tokens that the corpus lacks count, too
-    return smoothed / smoothed.mean()
 
 
 def block_size(anchors: int, pairs: int) -> int:
@@ -168,13 +157,11 @@ def quality(rows: Rows, codebook: Codebook) -> dict[str, Any]:
     cosine = torch.cat(
         [F.cosine_similarity(torch.from_numpy(composed), row.cpu(), dim=1) for composed, (_, row, _) in blocks]
     )
-    percentiles = torch.quantile(cosine, torch.tensor([0.05, 0.5, 0.95]))
+    low, high = torch.quantile(cosine, torch.tensor([0.05, 0.95])).tolist()
     used = np.bincount(codebook.indices[codebook.weights != 0], minlength=len(codebook.anchors)) > 0
     return {
         "cosine": float(cosine.mean()),
-        "weighted_cosine": float((cosine * rows.importance).mean()),
-        "cosine_p5": float(percentiles[0]),
-        "cosine_p50": float(percentiles[1]),
-        "cosine_p95": float(percentiles[2]),
+        "cosine_p5": low,
+        "cosine_p95": high,
         "dead_anchors": int((~used).sum()),
     }

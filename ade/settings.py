@@ -70,16 +70,11 @@ class DistillationSettings:
     rounds: Annotated[int, "iterations over the embedding table"] = 12
     seed: Annotated[int, "random seed"] = 0
     device: Annotated[str, "auto, cpu or cuda"] = "auto"
-    size: Annotated[
-        str, "size of the folder, tokenizer included, as 2MB or 800kB; sets the number of anchors, pairs, bits"
-    ] = ""
 
     def __post_init__(self) -> None:
         at_least(self, 1, "anchors", "pairs", "rounds")
         at_least(self, 0, "threshold")
         _check_seed(self.seed)
-        if self.size:
-            parse_size(self.size)  # raises for what is no size
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Teachers: a pretrained model's input embedding table and its tokenizer (the paper's stage 1 input).
 
-Only the embedding table is read, never the rest of the model, and only from formats that cannot run code
-(safetensors, `.npy` without pickle, text vectors).
+Only the embedding table is read, never the rest of the model, and only from safetensors, which cannot run code.
 """
 
-import gzip
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -15,18 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from ade.codebook import Table
 from ade.configuration import CODEBOOK, ENCODER, Config
 from ade.errors import InputError, first_line
-from ade.files import OWN_MODELS, kind_of, looks_like_hub_name
-from ade.folder import Saved
+from ade.files import MARKER, OWN_MODELS, kind_of, looks_like_hub_name
+from ade.folder import WEIGHTS, Saved
 from ade.packing.tokenizer_file import TOKENIZER, read_tokenizer
 
 DEFAULT_TEACHER = "wordllama"
-TEXT_VECTORS = (".txt", ".vec", ".txt.gz", ".vec.gz")
+EMBEDDINGS, INDEX = "embeddings.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -66,27 +64,23 @@ class Teacher:
 
 
 def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
-    """Load a teacher from a folder, a text vector file, a Hugging Face hub name, or the embedded default.
+    """Load a teacher from a folder, a Hugging Face hub name, or the embedded default.
 
-    A folder holds either a Hugging Face model or `embeddings.safetensors` / `embeddings.npy` beside
-    `tokenizer.json`. Text vectors are GloVe, word2vec or fastText files, plain or gzipped.
+    A folder holds either a Hugging Face model or `embeddings.safetensors` beside `tokenizer.json`.
     """
-    path, stated_license, name = Path(source), None, str(source)
-    if path.is_file():
-        if not path.name.endswith(TEXT_VECTORS):
-            raise InputError(f"{path}: a teacher file is text vectors ({', '.join(TEXT_VECTORS)}); else give a folder")
-        table, tokenizer = read_text_vectors(path)
-    elif name == DEFAULT_TEACHER and not path.is_dir():
+    path, name = Path(source), str(source)
+    if name == DEFAULT_TEACHER and not path.is_dir():
         table, tokenizer = _read_wordllama()
         stated_license = (metadata("wordllama")["License"] or "").partition("\n")[0] or None
     else:
-        if not path.is_dir() and not looks_like_hub_name(name):
-            raise InputError(f"{source}: no such file or folder")
+        if path.is_file() or not (path.is_dir() or looks_like_hub_name(name)):
+            raise InputError(f"{source}: a teacher is the folder of a model or its hub name")
         folder = path if path.is_dir() else _download(name)
         table, tokenizer = _read_folder(folder)
         stated_license = _license_of(folder)
-    name = path.resolve().name if path.exists() else name
-    return Teacher(name, fit_rows(table, tokenizer, source), tokenizer, stated_license)
+    return Teacher(
+        path.resolve().name if path.exists() else name, fit_rows(table, tokenizer, source), tokenizer, stated_license
+    )
 
 
 def _license_of(folder: Path) -> str | None:
@@ -116,13 +110,11 @@ def _read_folder(folder: Path) -> tuple[Tensor, Tokenizer]:
         instead = trained if kind in (ENCODER, CODEBOOK) else "give the teacher that it was made from"
         raise InputError(f"{folder}: an ADE model has no embedding table to distil; {instead}")
     tokenizer = _read_tokenizer(folder)
-    if (folder / "embeddings.safetensors").exists():
-        return _read_tensor(folder / "embeddings.safetensors"), tokenizer
-    if (folder / "embeddings.npy").exists():
-        return _read_npy(folder / "embeddings.npy"), tokenizer
-    if (folder / "config.json").exists():
+    if (folder / EMBEDDINGS).exists():
+        return _read_tensor(folder / EMBEDDINGS), tokenizer
+    if (folder / MARKER).exists():
         return _read_tensor(*_find_tensor(folder)), tokenizer
-    raise InputError(f"{folder}: holds neither embeddings.safetensors, embeddings.npy nor a Hugging Face config.json")
+    raise InputError(f"{folder}: holds neither {EMBEDDINGS} nor a Hugging Face config.json")
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
@@ -137,16 +129,6 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-def _read_npy(path: Path) -> Tensor:
-    try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except ValueError as error:
-        raise InputError(f"{path}: not a plain .npy array ({error})") from None
-    if array.dtype.kind != "f":
-        raise InputError(f"{path}: expected floats, found {array.dtype}")
-    return torch.from_numpy(array)
 
 
 def _read_tensor(path: Path, name: str | None = None) -> Tensor:
@@ -188,15 +170,14 @@ def _input_embedding_name(folder: Path) -> str:
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
     """Return the safetensors file that holds each tensor, by its name; the weights may be sharded."""
-    index = folder / "model.safetensors.index.json"
+    index, single = folder / INDEX, folder / WEIGHTS
     if index.exists():
         try:
             return {name: folder / file for name, file in json.loads(index.read_text("utf8"))["weight_map"].items()}
         except (ValueError, KeyError, AttributeError):
             raise InputError(f"{index}: not a readable index of weights") from None
-    single = folder / "model.safetensors"
     if not single.exists():
-        raise InputError(f"{folder}: has no model.safetensors; pickled weights are never loaded, convert them first")
+        raise InputError(f"{folder}: has no {WEIGHTS}; pickled weights are never loaded, convert them first")
     try:
         with safe_open(single, "pt") as file:
             return dict.fromkeys(file.keys(), single)
@@ -208,57 +189,17 @@ def _download(name: str) -> Path:
     """Download tokenizer, config and the one weights file that holds the input embeddings; return their folder."""
     from huggingface_hub import snapshot_download
 
-    small = ["README.md", "*.json", "*.txt", "*.model", "embeddings.safetensors", "embeddings.npy"]
+    small = ["README.md", "*.json", "*.txt", "*.model", EMBEDDINGS]
     try:
         folder = Path(snapshot_download(name, allow_patterns=small))
-        if (folder / "config.json").exists() and not any(folder.glob("embeddings.*")):
-            sharded = (folder / "model.safetensors.index.json").exists()
-            wanted = _find_tensor(folder)[0].name if sharded else "model.safetensors"
+        if not (folder / EMBEDDINGS).exists():
+            wanted = _find_tensor(folder)[0].name if (folder / INDEX).exists() else WEIGHTS
             folder = Path(snapshot_download(name, allow_patterns=[*small, wanted]))
         return folder
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{name}: neither a file, a folder nor a reachable hub name ({first_line(error)})") from None
-
-
-def read_text_vectors(path: Path) -> tuple[Tensor, Tokenizer]:
-    """Read GloVe, word2vec or fastText text vectors: lines `word x1 ... xd`, after an optional header `N d`."""
-    words: dict[str, int] = {"[PAD]": 0, "[UNK]": 1}
-    rows: list[np.ndarray] = []
-    with gzip.open(path, "rt", encoding="utf8") if path.suffix == ".gz" else open(path, encoding="utf8") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                # Once the first line has told the number of dimensions, a word may contain spaces.
-                word, *numbers = line.rstrip().rsplit(" ", len(rows[0]) if rows else -1)
-                if number == 1 and len(numbers) == 1 and word.isdigit():
-                    continue  # the header of word2vec and fastText: rows, dimensions
-                row = np.array(numbers, dtype=np.float32)
-                if rows and len(row) != len(rows[0]):
-                    raise InputError(f"{path}:{number}: {len(row)} numbers, the lines before have {len(rows[0])}")
-                if word not in words:
-                    words[word] = len(words)
-                    rows.append(row)
-        except (UnicodeDecodeError, ValueError, OSError, EOFError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path}: not text vectors ({error})") from None
-    if not rows:
-        raise InputError(f"{path}: holds no vectors")
-
-    # [PAD] and [UNK] get the mean vector: of the same scale, and no word in particular.
-    known = np.stack(rows)
-    mean = known.mean(0, keepdims=True)
-    return torch.from_numpy(np.concatenate([mean, mean, known])), _word_tokenizer(words)
-
-
-def _word_tokenizer(words: dict[str, int]) -> Tokenizer:
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    if all(word == word.lower() for word in words if not word.startswith("[")):
-        tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(["[PAD]", "[UNK]"])
-    return tokenizer
+        raise InputError(f"{name}: neither a folder nor a reachable hub name ({first_line(error)})") from None
 
 
 def fit_rows(table: Tensor, tokenizer: Tokenizer, source: str | Path) -> Tensor:

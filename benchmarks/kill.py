@@ -75,7 +75,6 @@ def write_data(folder: Path) -> dict[str, Command]:
     train = ("train", str(folder / "rows.csv"), *common, *steps)
     return {
         "distillation": ("distill", *common, "--anchors", "20", "--pairs", "3"),
-        "packed distillation": ("distill", *common, "--size", "20kB"),
         "training": train,
         "packed training": (*train, "--size", "30kB"),
     }

@@ -7,7 +7,7 @@ from benchmarks import kill
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    return kill.write_data(tmp_path_factory.mktemp("data"))["packed distillation"]
+    return kill.write_data(tmp_path_factory.mktemp("data"))["distillation"]
 
 
 @pytest.fixture(scope="module")

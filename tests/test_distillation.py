@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ade import distillation
 from ade.codebook import Codebook
 from ade.configuration import CODEBOOK
-from ade.distillation import count_tokens, distill
+from ade.distillation import distill
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.pursuit import Rows
@@ -30,10 +30,6 @@ def planted(tokens: int = 400, anchors: int = 20, dim: int = 16, pairs: int = 3)
     weights = signs * (0.5 + torch.rand(tokens, pairs, generator=generator))
     table = torch.einsum("nk,nkd->nd", weights, directions[chosen])
     return Teacher("planted", table, word_tokenizer([f"w{i}" for i in range(tokens - 2)]))
-
-
-def noise(rows: int) -> Teacher:
-    return Teacher("noise", torch.randn(rows, 16, generator=torch.Generator().manual_seed(0)), planted(300).tokenizer)
 
 
 def book_of(saved: Saved) -> Codebook:
@@ -94,22 +90,6 @@ def test_a_row_of_zeros_keeps_one_pair():
     book = book_of(distill(teacher, DistillationSettings(anchors=16, pairs=3)))
     assert book.counts[3] == 1
     assert not book.rows(np.array([3])).any()
-
-
-@pytest.mark.parametrize(("rows", "anchors", "frequent"), [(300, 16, 30), (3000, 8, 100)])
-def test_frequencies_favour_the_frequent(rows, anchors, frequent):
-    """Of 3,000 rows a sample of 2,048 is used to fit eight anchors, and it has the frequencies of its own rows."""
-    teacher, settings = noise(rows), DistillationSettings(anchors=anchors, pairs=2)
-    frequencies = torch.zeros(rows)
-    frequencies[:frequent] = 1000
-    plain, weighted = (distill(teacher, settings, given) for given in (None, frequencies))
-    assert float((cosines(weighted, teacher) - cosines(plain, teacher))[:frequent].mean()) > 0.03
-    assert weighted.config.metadata["weighted_cosine"] > weighted.config.metadata["cosine"] + 0.03
-
-
-def test_tokens_are_counted():
-    counts = count_tokens(word_tokenizer(["a", "b"]), (text for text in ["a a b", "b zzz"] * 3000), 5)
-    assert counts.tolist() == [0, 3000, 6000, 6000, 0]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ import torch
 
 from ade import folder_budget
 from ade.configuration import CLASSIFIER, ENCODER
-from ade.distillation import distill
 from ade.errors import InputError
 from ade.folder import Saved, nbytes_of
 from ade.folder_budget import (
     ByteShares,
     ModelParts,
-    distill_folder,
     distill_for_model,
     divide,
     layer_bytes,
@@ -50,34 +48,6 @@ def folder_of(saved: Saved, out, **config: object) -> int:
     random_model(saved.table, layer_bits=shares_of(saved).layer_bits, heads=2, **config).save(out / "model")
     (out / "model" / PACKED).write_bytes(packed_bytes(saved.tokenizer))
     return nbytes_of(out / "model")
-
-
-@pytest.mark.parametrize("size", [70_000, 110_000])
-def test_a_codebook_folder_has_the_size_asked_for(wide, size, tmp_path):
-    saved = distill(wide, DistillationSettings(size=str(size), rounds=1))
-    saved.save(tmp_path / "codebook")
-    assert size - folder_budget.CONFIG_JSON - 1_000 <= nbytes_of(tmp_path / "codebook") <= size
-    assert saved.config.metadata["settings"]["size"] == str(size)
-    assert saved.tokenizer.get_vocab_size() == 5000
-
-
-def test_a_codebook_of_a_folder_has_the_rows_of_its_own_tokens(wide):
-    frequencies = torch.ones(5000)
-    frequencies[2000:2100] = 1_000_000
-    for given, names in ((None, range(100)), (frequencies, range(2000, 2098))):
-        saved = distill_folder(wide, 50_000, FAST, given)
-        ours, theirs = ([each.token_to_id(f"w{i}") for i in names] for each in (saved.tokenizer, wide.tokenizer))
-        cosine = torch.cosine_similarity(torch.from_numpy(saved.table.rows(np.array(ours))), wide.table[theirs])
-        assert float(cosine.mean()) > saved.config.metadata["cosine"] + 0.05  # frequent: by rank, or as counted
-        assert ours != theirs
-
-
-def test_a_size_below_the_least_is_refused_with_it(wide):
-    with pytest.raises(InputError, match="at least about") as caught:
-        distill(wide, DistillationSettings(size="20kB"))
-    least = int(str(caught.value).split("at least about ")[1].split(": ")[0].replace(",", ""))
-    assert 20_000 < least < 60_000
-    distill(wide, DistillationSettings(size=str(least + 500), rounds=1))
 
 
 @pytest.mark.parametrize("size", [30_000, 60_000])

@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from ade import pursuit
 from ade.codebook import Codebook
-from ade.errors import InputError
 from ade.pursuit import Rows, pursue, pursue_all, quality, update_anchors
 from ade.settings import DistillationSettings
 
@@ -106,27 +105,17 @@ def test_k_means_finds_the_directions_of_clusters():
     assert seen == [("k-means", i, 6) for i in range(6)]
 
 
-def test_tokens_a_corpus_lacks_still_count_a_little():
-    assert pursuit.importance_of(torch.tensor([0.0, 1.0, 2.0]), 3).tolist() == [0.5, 1.0, 1.5]
-    assert pursuit.importance_of(None, 2).tolist() == [1.0, 1.0]
-    with pytest.raises(InputError, match="2 frequencies for 3 tokens"):
-        pursuit.importance_of(torch.ones(2), 3)
-
-
 def test_quality_is_of_the_composed_rows_to_the_teachers():
     book = Codebook(unit(5, 8).numpy(), [0, 1, 2, 2, 3] * 2000, drawn(10_000).numpy(), [1, 2, 2] * 2000)
     assert book.vocabulary == 6000  # more than a block
     book.weights[book.indices == 3] = 0
     table = 3 * drawn(6000, 8, seed=2)
-    importance = torch.rand(6000, generator=torch.Generator().manual_seed(3))
-    found = quality(Rows(table, importance, CPU), book)
+    found = quality(Rows(table, torch.ones(6000), CPU), book)
     composed = torch.cat([torch.from_numpy(block) for block in book.blocks()])
     cosine = F.cosine_similarity(composed, table)
     expected = {
         "cosine": cosine.mean(),
-        "weighted_cosine": (cosine * importance).mean(),
         "cosine_p5": cosine.quantile(0.05),
-        "cosine_p50": cosine.quantile(0.5),
         "cosine_p95": cosine.quantile(0.95),
         "dead_anchors": 2,  # the fourth has no weight, the last no pair
     }

@@ -1,6 +1,5 @@
-"""Teachers: the table of input embeddings of any model, text vectors, what is filled up, and what is never loaded."""
+"""Teachers: the table of input embeddings of any model, what is filled up, and what is never loaded."""
 
-import gzip
 import json
 
 import numpy as np
@@ -43,33 +42,6 @@ def test_finds_the_input_embeddings_of_every_family(family, shard, tmp_path):
     assert torch.equal(teacher.table, model.get_input_embeddings().weight.detach())
 
 
-def test_npy_and_safetensors_folders_agree(teacher_folder, tmp_path):
-    first = load_teacher(teacher_folder)
-    np.save(tmp_path / "embeddings.npy", first.table.numpy())
-    first.tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert torch.equal(load_teacher(tmp_path).table, first.table)
-
-
-@pytest.mark.parametrize("header", ["", "3 2\n"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_text_vectors(header, packed, tmp_path):
-    content = header + "the 1.0 2.0\ncat 3.0 4.0\nsat -1.0 0.5\n"
-    path = tmp_path / ("v.vec.gz" if packed else "v.txt")
-    path.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
-    teacher = load_teacher(path)
-    cat = teacher.tokenizer.encode("The CAT sat.").ids
-    assert teacher.table[cat[1]].tolist() == [3.0, 4.0]
-    assert teacher.tokenizer.id_to_token(cat[3]) == "[UNK]"
-    assert len(teacher.table) == 5  # three words, [PAD] and [UNK]
-
-
-def test_text_vectors_with_capitals_keep_them_and_a_word_counts_once(tmp_path):
-    (tmp_path / "v.txt").write_text("The 1 2\nthe 3 4\nThe 5 6\n")
-    teacher = load_teacher(tmp_path / "v.txt")
-    assert teacher.tokenizer.encode("The the THE").tokens == ["The", "the", "[UNK]"]
-    assert teacher.table.tolist() == [[2, 3], [2, 3], [1, 2], [3, 4]]  # the mean for [PAD] and [UNK]
-
-
 def test_missing_rows_are_filled_with_the_mean_and_surplus_rows_stay(teacher):
     few = fit_rows(teacher.table[:-4].half(), teacher.tokenizer, "x")
     assert few.dtype == torch.float16
@@ -104,47 +76,24 @@ def test_the_embedded_default():
     assert (teacher.name, teacher.license) == ("wordllama", "MIT License")
 
 
-def _folder(tmp_path, teacher, table):
-    save_file({"weight": table}, tmp_path / "embeddings.safetensors")
-    teacher.tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path
-
-
-def test_nan_is_refused_by_row(teacher, tmp_path):
-    table = teacher.table.clone()
+def test_nan_is_refused_by_row_and_what_is_cut_off_too(teacher, tmp_path):
+    table, path = teacher.table.clone(), tmp_path / "embeddings.safetensors"
     table[7, 3] = float("nan")
+    save_file({"weight": table}, path)
+    teacher.tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match=r"row 7 .*NaN"):
-        load_teacher(_folder(tmp_path, teacher, table))
-
-
-def test_truncated_safetensors(teacher, tmp_path):
-    folder = _folder(tmp_path, teacher, teacher.table)
-    path = folder / "embeddings.safetensors"
+        load_teacher(tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="not a readable safetensors"):
-        load_teacher(folder)
+        load_teacher(tmp_path)
 
 
 def test_pickle_is_never_loaded(tmp_path):
-    np.save(tmp_path / "embeddings.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     word_tokenizer(["a"]).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match="plain"):
-        load_teacher(tmp_path)
-    (tmp_path / "embeddings.npy").unlink()
     FAMILIES["bert"][0].save_pretrained(tmp_path)
     torch.save({}, tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match="pickled weights are never loaded"):
         load_teacher(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("a 1 2\nb 1\n", "v.txt:2: 1 numbers"), ("", "no vectors"), ("a b c\n", "not text vectors")],
-)
-def test_bad_text_vectors(content, message, tmp_path):
-    (tmp_path / "v.txt").write_text(content)
-    with pytest.raises(InputError, match=message):
-        load_teacher(tmp_path / "v.txt")
 
 
 def test_other_bad_sources(tmp_path):
@@ -156,13 +105,8 @@ def test_other_bad_sources(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
     with pytest.raises(InputError, match="not a model transformers knows"):
         load_teacher(tmp_path)
-    (tmp_path / "notes.md").touch()
-    for source, message in (
-        (tmp_path / "notes.md", "a teacher file is text vectors"),
-        (tmp_path / "nowhere", "no such file or folder"),
-        ("./nowhere", "no such file or folder"),
-    ):
-        with pytest.raises(InputError, match=message):
+    for source in (tmp_path / "config.json", tmp_path / "nowhere", "./nowhere"):
+        with pytest.raises(InputError, match="a teacher is the folder of a model or its hub name"):
             load_teacher(source)
 
 

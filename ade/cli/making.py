@@ -16,7 +16,7 @@ from ade.progress import shown
 from ade.settings import Architecture, CompressionSettings, DistillationSettings, TrainingSettings
 
 TRAINING = options.MoreSettings((TrainingSettings, Architecture), ("device", "epochs"))
-DISTILLATION = options.MoreSettings((DistillationSettings,), ("size", "device", "anchors", "pairs"))
+DISTILLATION = options.MoreSettings((DistillationSettings,), ("device", "anchors", "pairs"))
 
 Problem = Literal["single-label", "multi-label", "regression"]
 HIDDEN = ("identity", "validations", "dev")  # of training.json: nothing for a person
@@ -136,13 +136,10 @@ def training_facts(result: Mapping[str, Any]) -> Table:
 
 
 def distill(
-    teacher: Annotated[str, option("Embeddings: folder, text file, hub name or wordllama.", metavar="NAME")],
+    teacher: Annotated[str, option("Embeddings: folder, hub name or wordllama.", metavar="NAME")],
     out: options.Out,
-    size: options.Size = None,
     anchors: Annotated[int, option("Number of shared anchors.", metavar="K")] = 500,
     pairs: Annotated[int, option("Most pairs of a token.", metavar="N")] = 8,
-    corpus: Annotated[Path | None, option("Text whose token counts weight the rows.", metavar="FILE")] = None,
-    prune_vocabulary: Annotated[Path | None, option("Text with all tokens that shall stay.", metavar="FILE")] = None,
     device: options.Device = "auto",
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
@@ -150,24 +147,16 @@ def distill(
 ) -> None:
     """Distil an embedding table into a codebook.
 
-    Stages 1 and 2 of the paper: anchors shared by all tokens, and a few (anchor, weight) pairs per token. A --size
-    sets the number of anchors and pairs.
+    Stages 1 and 2 of the paper: anchors shared by all tokens, and a few (anchor, weight) pairs per token.
     """
-    settings = DistillationSettings(
-        anchors=anchors, pairs=pairs, size=size or "", device=device, **DISTILLATION.parse(more)
-    )
-    from ade.distillation import count_tokens, distill as distil
+    settings = DistillationSettings(anchors=anchors, pairs=pairs, device=device, **DISTILLATION.parse(more))
+    from ade.distillation import distill as distil
     from ade.files import MARKER, new_folder
-    from ade.packing.prune_vocabulary import pruned
     from ade.teachers import load_teacher
 
     with new_folder(out, {MARKER}, overwrite) as draft, shown() as report:
-        loaded, counts = load_teacher(teacher), None
-        if prune_vocabulary is not None:
-            loaded = loaded.take(*pruned(loaded.tokenizer, texts_of(prune_vocabulary)))
-        if corpus is not None:
-            counts = count_tokens(loaded.tokenizer, texts_of(corpus), len(loaded.table))
-        saved = distil(loaded, settings, counts, report)
+        loaded = load_teacher(teacher)
+        saved = distil(loaded, settings, report)
         saved.write(draft)
 
     nbytes = {"bytes": saved.nbytes, "teacher_bytes": loaded.nbytes, "ratio": loaded.nbytes / saved.nbytes}
@@ -178,7 +167,7 @@ def distill(
     rows = [
         ("codebook", result["codebook"]),
         ("teacher", f"{result['teacher']}  {book.vocabulary:,} x {book.dim}"),
-        ("anchors", f"{result.get('anchors', len(book.anchors)):,}, {result['dead_anchors'] or 'none'} unused"),
+        ("anchors", f"{len(book.anchors):,}, {result['dead_anchors'] or 'none'} unused"),
         ("pairs", f"{len(book.indices):,}, {len(book.indices) / book.vocabulary:.2f} a token"),
         ("cosine to the teacher", f"mean {result['cosine']:.4f}  {spread}"),
         ("size", f"{sizes}, {result['ratio']:.1f}x smaller"),

@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ade.distillation import count_tokens
+from ade.data.tokens import encode_batch
 from ade.errors import InputError
 from ade.progress import Report, silent
 
@@ -43,10 +43,20 @@ LANGUAGES, TEXTS, TEXT_WORDS = 32, 50, 12  # of generated texts: languages, text
 def row_frequencies(tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), report: Report = silent) -> Tensor:
     """Return the expected share of each row (rows,): counted in texts if there are any, smoothed by what is known."""
     tokenizer = _plain(tokenizer)
-    counts = count_tokens(tokenizer, texts, rows).double()
+    counts = count_tokens(tokenizer, texts, rows)
     if counts.sum() == 0:
         return _expected(tokenizer, rows, report)
     return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own_frequencies(tokenizer, rows)
+
+
+def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tensor:
+    """Count how often each of `size` tokens occurs in texts: (size,)."""
+    counts = torch.zeros(size, dtype=torch.float64)
+    source = iter(texts)
+    while batch := list(islice(source, BATCH)):
+        ids = [i for encoding in encode_batch(tokenizer, batch) for i in encoding.ids]
+        counts += torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=size)
+    return counts
 
 
 def own_frequencies(tokenizer: Tokenizer, rows: int) -> Tensor:

@@ -137,7 +137,6 @@ def test_bad_input_is_one_line_and_nothing_half_written(ade, book, trained, topi
         (("distill", "--teacher", teacher_folder, "--out", full), "something else"),
         ((*distill, "--set", "solver=magic"), "magic"),
         ((*distill, "--set", "seed=99999999999999"), "4294967295"),
-        ((*distill, "--corpus", tmp_path / "none.txt"), "No such file"),
         ((*train, tmp_path / "none.csv"), "no such file"),
         ((*train, empty), "empty"),
         ((*train, one_class), "at least two classes"),

@@ -72,9 +72,8 @@ def test_bars_in_terminals_and_none_where_they_are_turned_off(monkeypatch, capsy
     assert "train" in capsys.readouterr().err
 
 
-def test_distill_json_and_corpus(ade, teacher_folder, tmp_path):
-    (tmp_path / "corpus.txt").write_text("the goal\nthe match\n" * 10)
-    words = ["distill", "--teacher", teacher_folder, "--anchors", 8, "--pairs", 2, "--corpus", tmp_path / "corpus.txt"]
+def test_distill_json(ade, teacher_folder, tmp_path):
+    words = ["distill", "--teacher", teacher_folder, "--anchors", 8, "--pairs", 2]
     words += ["--set", "solver=gradient", "--set", "threshold=0.1"]
     status, out, errors = ade(*words, "--out", tmp_path / "book", "--json")
     result = json.loads(out)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from ade.embedding import table_layer
 from ade.encoders import distil
@@ -92,7 +93,7 @@ def run(teacher, tmp_path, monkeypatch):
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(distil, "CODED_FROM", 1000)
     (tmp_path / "table").mkdir()
-    np.save(tmp_path / "table" / "embeddings.npy", teacher.table.numpy())
+    save_file({"weight": teacher.table}, tmp_path / "table" / "embeddings.safetensors")
     teacher.tokenizer.save(str(tmp_path / "table" / "tokenizer.json"))
 
     def digits(texts):

@@ -83,12 +83,12 @@ def test_for_a_size_the_texts_matter_too_and_first_and_later_runs_are_the_same(t
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("kind", ["", "30kB", "codes"])
+@pytest.mark.parametrize("kind", ["pairs", "packed", "codes"])
 def test_a_classifier_begins_with_the_vectors_of_the_encoder(layers, kind, teacher, topics, tmp_path):
-    if kind == "codes":
-        codebook = coded(teacher)
+    if kind == "packed":
+        codebook, _ = start_for_size(topics, 30_000, teacher=teacher)
     else:
-        codebook = distill(teacher, DistillationSettings(anchors=10, pairs=3, size=kind))
+        codebook = coded(teacher) if kind == "codes" else distill(teacher, SMALL)
     encoder = encoder_on(codebook, layers)
     encoder.save(tmp_path / "encoder")
     begin = Saved.read(tmp_path / "encoder")

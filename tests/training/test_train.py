@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import ade
 from ade.errors import InputError
 from ade.folder import nbytes_of
+from ade.packing.format import Packing
 from ade.settings import DistillationSettings
 from tests.conftest import topic_texts
 
@@ -42,9 +44,9 @@ def test_files_lists_and_frames_train_the_same_model(codebook, tmp_path):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("lexicon", [True, False])
-def test_what_is_trained_loaded_and_pickled_gives_the_same_scores(packed, lexicon, codebook, teacher, tmp_path):
+def test_what_is_trained_loaded_and_pickled_gives_the_same_scores(packed, lexicon, codebook, tmp_path):
     """Bit for bit; and a pickle has about the bytes of the folder."""
-    start = ade.distill(teacher, DistillationSettings(size="30kB")) if packed else codebook
+    start = replace(codebook, table=replace(codebook.table, packing=Packing())) if packed else codebook
     model = ade.train(*topic_texts(300, 0), start=start, out=tmp_path / "trained", **QUICK, lexicon=lexicon)
     assert (model.saved.packed, model.saved.lexicon is not None) == (packed, lexicon)
     model.save(tmp_path / "saved")
