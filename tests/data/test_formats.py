@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 
 import pytest
 from hypothesis import given, strategies as st
@@ -95,13 +94,3 @@ def test_a_headerless_file_may_have_other_delimiters(tmp_path):
 def test_a_field_may_be_long(tmp_path):
     (tmp_path / "a.csv").write_text(f"text,label\n{'word ' * 100_000},x\nb,y\n")
     assert len(load_dataset(tmp_path / "a.csv").texts[0]) == 500_000
-
-
-@pytest.mark.parametrize("form", ["{}\n{}\n", "[{}, {}]", "[\n  {},\n  {}\n]\n"])
-def test_objects_of_megabytes(form, tmp_path):
-    text = "long \u00e9 " * 400_000
-    rows = [json.dumps({"text": text + str(i), "label": "xy"[i]}, ensure_ascii=bool(i)) for i in range(2)]
-    (tmp_path / "a.json").write_text(form.format(*rows), "utf8")
-    found = load_dataset(tmp_path / "a.json")
-    assert [text[-3:] for text in found.texts] == ["\u00e9 0", "\u00e9 1"]
-    assert [len(text) for text in found.texts] == [2_800_001] * 2

@@ -11,7 +11,7 @@ import pytest
 from ade.data import sources
 from ade.data.columns import Schema
 from ade.data.dataset import Dataset, remarks
-from ade.data.problems import MULTI, REGRESSION, SINGLE
+from ade.data.problems import REGRESSION, SINGLE
 from ade.data.sources import as_dataset, load_dataset, load_splits, split_files
 from ade.errors import InputError
 
@@ -98,13 +98,6 @@ def test_the_type_of_labels_is_kept(labels, kind, names, tmp_path):
         sources += [as_dataset(np.array(TEXTS), np.array(labels))]
     for found in sources:
         assert (found.label_type, set(found.names)) == (kind, set(names))
-
-
-def test_several_labels_and_numbers():
-    found = as_dataset(TEXTS, [["a", "b"], [], ["b"]])
-    assert (found.problem, found.labels.tolist()) == (MULTI, [[True, True], [False, False], [False, True]])
-    found = as_dataset(TEXTS, [1, 2.5, np.float32(3)], Schema(problem=REGRESSION))
-    assert (found.problem, found.labels.tolist()) == (REGRESSION, [1, 2.5, 3])
 
 
 @pytest.mark.parametrize("labels", [[0.5, 3, 1.25], ["0.5", "3", "1.25"], np.array([0.5, 3, 1.25])])
