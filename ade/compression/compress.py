@@ -143,6 +143,8 @@ class Texts:
             for number, text in enumerate(_texts_of(file)):
                 chosen = number % HELD_OUT_EVERY == 0 and len(measured) < MAX_HELD_OUT
                 (measured if chosen else some).append(text)
+            if not measured:
+                raise InputError(f"{file}: holds no text to count rows in")
         known = {text for texts in held_out.values() for text in texts}
         tuning = [[text for text in _texts_of(file) if text not in known] for file in tune_on]
         if tune_on and not any(tuning):
@@ -164,8 +166,8 @@ class _Job:
         beside = tables_beside(self.model)
         self.lengths = {self.tables.input: self._module(self.tables.input).embedding_dim}  # of the rows that are coded
         if settings.head:
-            if self.tables.head is None or self.tables.tied:
-                raise InputError("--head is for models with an output table of their own; this one has none")
+            if self.tables.head is None or self.tables.tied or not is_decoder(self.model):
+                raise InputError("--head is for decoders with an output table of their own; this model has none")
             self.lengths[self.tables.head] = self._module(self.tables.head).in_features
         self.lengths |= beside
         self.weights = {name: self._module(name).weight.detach() for name in self.lengths}  # memory-mapped, as loaded

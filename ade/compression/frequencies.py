@@ -20,7 +20,6 @@ from ade.data.tokens import encode_batch
 from ade.errors import InputError
 from ade.progress import Report, silent
 
-BATCH = 2048  # texts tokenized at once
 WORDS = 20_000  # of a language
 FORMS: tuple[tuple[Callable[[str], str], str, float, int], ...] = (  # of a word; before it; share; words
     (str, " ", 0.80, WORDS), (str.capitalize, " ", 0.08, 8000), (str.upper, " ", 0.02, 2000),
@@ -109,12 +108,11 @@ def _expected(tokenizer: Tokenizer, rows: int, report: Report) -> Tensor:
         shares, single = np.zeros(rows), 0.0  # of each token, and of words that are a single token
         for form, space, share, most in FORMS:
             before = "" if language in WITHOUT_SPACES else space
-            for start in range(0, min(most, len(names)), BATCH):
-                ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[start : start + BATCH]])
-                weights = frequencies[start : start + BATCH]
-                shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
-                if form is str and space:
-                    single += float(weights[_single(tokenizer, ids, lengths)].sum())
+            ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[:most]])
+            weights = frequencies[:most]
+            shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
+            if form is str and space:
+                single = float(weights[_single(tokenizer, ids, lengths)].sum())
         total += shares / shares.sum() * min(1.0, single / KNOWN) ** FALL
     report("words", len(lists), len(lists), {})
     total /= max(total.sum(), 1e-300)

@@ -215,19 +215,6 @@ def test_a_path_is_no_name_on_the_hub(ade, tmp_path, monkeypatch):
 # -- what people read ----------------------------------------------------------------------------------------------
 
 
-def test_every_verb_speaks_to_people_too(ade, trained, topic_folder):
-    for words, expected in (
-        (("evaluate", trained, topic_folder), "macro F1"),
-        (("inspect", trained, "bank"), "nearest words"),
-        (("inspect", trained), "contextualizer"),
-    ):
-        status, out, errors = ade(*words)
-        assert (status, errors) == (0, "")
-        assert expected in out
-        assert max(map(len, out.splitlines())) <= 100
-        assert "\x1b" not in out
-
-
 def test_the_demo(ade, tmp_path, monkeypatch):
     """`ade run`, cut short: everything happens and everything is shown."""
     monkeypatch.setattr(demo, "TEST_ROWS", 200)

@@ -48,6 +48,9 @@ def test_bytes_are_spent_until_the_loss_is_small_enough(encoder, corpus, tmp_pat
     with pytest.raises(InputError, match="--max-loss must allow more"):
         library.compress(encoder, tmp_path / "packed", CompressionSettings(max_loss="0.000001%"), [corpus])
     assert not (tmp_path / "packed").exists()
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(InputError, match="empty.txt: holds no text"):
+        library.compress(encoder, tmp_path / "packed", corpus=[tmp_path / "empty.txt"])
     with pytest.raises(InputError, match="give --corpus FILE"):
         library.compress(encoder, tmp_path / "packed", CompressionSettings(max_loss="1%"))
 
@@ -100,7 +103,7 @@ def test_files_count_the_same_whatever_their_length(decoder, tmp_path, monkeypat
 
 
 def test_an_output_table_of_its_own(decoder, corpus, tmp_path):
-    with pytest.raises(InputError, match="--head is for models with an output table of their own"):
+    with pytest.raises(InputError, match="--head is for decoders with an output table of their own"):
         library.compress(decoder, tmp_path / "both", CompressionSettings(head=True), [corpus])
 
     config = transformers.LlamaConfig(**SHAPE, tie_word_embeddings=False, bos_token_id=2, eos_token_id=3)
