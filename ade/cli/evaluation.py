@@ -40,6 +40,7 @@ def evaluate(
     """
     from ade.data.sources import as_dataset
     from ade.evaluation import evaluate
+    from ade.evaluation_report import report_page
     from ade.trained_model import load
 
     options.check_output(report, overwrite)
@@ -49,21 +50,15 @@ def evaluate(
     problem = None if loaded.kind == TAGGER else loaded.problem
     if report is not None and problem != SINGLE:
         raise InputError(f"{model}: solves {problem or 'tagging'}; --report is for single-label models")
-    dataset = as_dataset(data, schema=Schema(text_column, label_column, problem), split=split)
+    dataset: Any = as_dataset(data, schema=Schema(text_column, label_column, problem), split=split)
     display.say_columns(data, dataset)
     result: Any = evaluate(loaded, dataset)
     if report is not None:
-        _write_report(report, f"{model} on {data}", result, dataset)
+        labelled = dataset.relabelled(result.names)
+        with new_file(report) as draft:
+            draft.write_text(report_page(f"{model} on {data}", result, labelled.texts, labelled.labels), "utf8")
+        display.say(f"{report}: the report, {display.size(report.stat().st_size)}; open it in a browser")
     display.show(_as_dict(result), as_json, *tables(result))
-
-
-def _write_report(report: Path, title: str, result: Any, dataset: Any) -> None:
-    from ade.evaluation_report import report_page
-
-    labelled = dataset.relabelled(result.names)
-    with new_file(report) as draft:
-        draft.write_text(report_page(title, result, labelled.texts, labelled.labels), "utf8")
-    display.say(f"{report}: the report, {display.size(report.stat().st_size)}; open it in a browser")
 
 
 def _as_dict(result: Any) -> dict[str, Any]:

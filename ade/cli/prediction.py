@@ -3,14 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 from ade.cli import display, options
 from ade.cli.options import argument, option
-from ade.cli.writing import Output, added_columns, output_format, write_predictions
+from ade.cli.writing import Output, Row, added_columns, output_format, write_predictions
 from ade.configuration import CLASSIFIER, TAGGER, check_kind
 from ade.data.columns import TEXT
 from ade.data.problems import REGRESSION
@@ -63,18 +63,14 @@ def predict(
         if explain:
             _explain(loaded, rows, as_json)
             return
-        if loaded.kind == TAGGER:
-            size, added, predicted = CHUNK, added_columns(False, 0), _tagging(loaded, top_k, threshold)
-        else:
+        if loaded.kind != TAGGER:
             check_kind(model, loaded.kind, CLASSIFIER)
-            names = loaded.saved.config.labels
-            size = max(1, min(CHUNK, MAX_SCORES // max(1, len(names))))
-            added = added_columns(loaded.problem != REGRESSION, min(top_k or 0, len(names)))
-            predicted = _classification(loaded, top_k, threshold)
-        chunks = enumerate(rows.chunks(size))
-        outputs = ((chunk, predicted([row[rows.text] for row in chunk], number)) for number, chunk in chunks)
+        has_labels = loaded.kind != TAGGER and loaded.problem != REGRESSION
+        if not has_labels and (top_k is not None or threshold is not None):
+            raise InputError("--top-k and --threshold are for labels of texts; this model predicts a number, or tags")
+        added = added_columns(has_labels, min(top_k or 0, len(loaded.saved.config.labels)))
         with _open_output(output, in_place=rows.stream is not None) as target:
-            write_predictions(target, kind, rows.columns, added, outputs)
+            write_predictions(target, kind, rows.columns, added, _predicted(loaded, rows, top_k, threshold))
 
 
 def _loaded(model: str, device: str, labels: str | None) -> Any:
@@ -93,32 +89,25 @@ def _described(labels: str) -> dict[str, str]:
     return {name.strip(): description.strip() or name.strip() for name, _, description in pairs}
 
 
-# How a chunk of texts is predicted, whose number is given.
-Predictor = Callable[[list[str], int], list[Output]]
-
-
-def _tagging(tagger: Any, top_k: int | None, threshold: float | None) -> Predictor:
-    if top_k is not None or threshold is not None:
-        raise InputError("--top-k and --threshold are about the labels of texts, and a tagger labels words")
-    return lambda texts, _: [Output(each) for each in tagger.tagged(texts)]
-
-
-def _classification(classifier: Any, top_k: int | None, threshold: float | None) -> Predictor:
-    config = classifier.saved.config
-    if classifier.problem == REGRESSION and (top_k is not None or threshold is not None):
-        raise InputError("--top-k and --threshold are about probabilities, and this model predicts a number")
-
-    def predicted(texts: list[str], number: int) -> list[Output]:
-        scores = classifier.scores(texts)  # (n, C)
+def _predicted(
+    loaded: Any, rows: Records, top_k: int | None, threshold: float | None
+) -> Iterator[tuple[list[Row], list[Output]]]:
+    """Chunks of rows, each with its predictions."""
+    config = loaded.saved.config
+    size = max(1, min(CHUNK, MAX_SCORES // max(1, len(config.labels))))
+    for number, chunk in enumerate(rows.chunks(size)):
+        texts = [row[rows.text] for row in chunk]
+        if loaded.kind == TAGGER:
+            yield chunk, [Output(each) for each in loaded.tagged(texts)]
+            continue
+        if number == 0:
+            display.say_unknown_tokens(loaded.tokenizer, texts, "the model was made for other texts")
+        scores = loaded.scores(texts)  # (n, C)
         outputs = [Output(each) for each in decide(scores, config, threshold)]
         if top_k is not None:
             most = decide(scores, config, top_k=top_k)
             outputs = [Output(output.prediction, top) for output, top in zip(outputs, most, strict=True)]
-        if number == 0:
-            display.say_unknown_tokens(classifier.tokenizer, texts, "the model was made for other texts")
-        return outputs
-
-    return predicted
+        yield chunk, outputs
 
 
 def _explain(classifier: Any, rows: Records, as_json: bool) -> None:

@@ -80,7 +80,7 @@ def encode(
     """Write the vector of each text.
 
     Vectors have length one, so products are cosines. Texts are read as a stream, so files may have any length. JSON
-    lines and Parquet keep all columns of the rows.
+    lines keep all columns of the rows.
     """
     from ade.trained_model import Encoder
 
