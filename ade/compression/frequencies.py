@@ -20,6 +20,7 @@ from ade.data.tokens import encode_batch
 from ade.errors import InputError
 from ade.progress import Report, silent
 
+BATCH = 2048  # texts tokenized at once
 WORDS = 20_000  # of a language
 FORMS: tuple[tuple[Callable[[str], str], str, float, int], ...] = (  # of a word; before it; share; words
     (str, " ", 0.80, WORDS), (str.capitalize, " ", 0.08, 8000), (str.upper, " ", 0.02, 2000),
@@ -105,15 +106,16 @@ def _expected(tokenizer: Tokenizer, rows: int, report: Report) -> Tensor:
         report("words", number, len(lists), {})
         names, frequencies = list(words), np.array(list(words.values()))  # most frequent first
         frequencies /= frequencies.sum()
-        shares, single = np.zeros(rows), 0.0  # of each token, and of words that are a single token
+        shares, whole = np.zeros(rows), 0.0  # of each token, and of words that are a single token
         for form, space, share, most in FORMS:
             before = "" if language in WITHOUT_SPACES else space
-            ids, lengths = _tokens(tokenizer, [before + form(word) for word in names[:most]])
-            weights = frequencies[:most]
-            shares += np.bincount(ids, share * np.repeat(weights, lengths), minlength=rows)[:rows]
+            ids, weights = _ids(tokenizer, [before + form(word) for word in names[:most]]), frequencies[:most]
+            tokens = np.array([token for word in ids for token in word], np.int64)
+            each = share * np.repeat(weights, [len(word) for word in ids])
+            shares += np.bincount(tokens, each, minlength=rows)[:rows]
             if form is str and space:
-                single = float(weights[_single(tokenizer, ids, lengths)].sum())
-        total += shares / shares.sum() * min(1.0, single / KNOWN) ** FALL
+                whole = float(weights[_whole(tokenizer, ids)].sum())
+        total += shares / shares.sum() * min(1.0, whole / KNOWN) ** FALL
     report("words", len(lists), len(lists), {})
     total /= max(total.sum(), 1e-300)
 
@@ -143,8 +145,8 @@ def generated_texts(tokenizer: Tokenizer, count: int) -> list[str]:
     tokenizer, lists = _plain(tokenizer), word_lists()
     whole = {}
     for language, words in lists.items():
-        tokens = _tokens(tokenizer, [" " + word for word in list(words)[:500]])
-        whole[language] = float(np.mean(_single(tokenizer, *tokens)))
+        ids = _ids(tokenizer, [" " + word for word in list(words)[:500]])
+        whole[language] = float(np.mean(_whole(tokenizer, ids)))
     known = sorted(sorted(lists, key=lambda language: -whole[language])[:LANGUAGES])
 
     texts, chooser = [], random.Random(1)
@@ -156,25 +158,19 @@ def generated_texts(tokenizer: Tokenizer, count: int) -> list[str]:
     return texts
 
 
-def _single(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return which words are a single token, of those given as ids one after the other (words,).
+def _whole(tokenizer: Tokenizer, words: list[list[int]]) -> np.ndarray:
+    """Return which words, each as its ids, are a single token (words,).
 
     The mark of a space that SentencePiece puts before a text does not count, and the unknown token is no word.
     """
-    if not len(ids):
-        return np.zeros(len(lengths), bool)
-    ends = np.cumsum(lengths)
-    firsts, lasts = (ids[np.clip(at, 0, len(ids) - 1)] for at in (ends - lengths, ends - 1))
-    unknown = getattr(tokenizer.model, "unk_token", None)
-    known = lasts != (tokenizer.token_to_id(unknown) if unknown else None)
-    return (lengths - (firsts == tokenizer.token_to_id("\u2581")) == 1) & known
+    name = getattr(tokenizer.model, "unk_token", None)
+    mark, unknown = tokenizer.token_to_id("\u2581"), tokenizer.token_to_id(name) if name else None
+    bare = [ids[1:] if ids[:1] == [mark] else ids for ids in words]
+    return np.array([len(ids) == 1 and ids[0] != unknown for ids in bare], bool)
 
 
-def _tokens(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the token ids of texts, one after the other, and how many each text has."""
-    rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    lengths = np.array([len(ids) for ids in rows])
-    return np.fromiter((token for ids in rows for token in ids), np.int64, int(lengths.sum())), lengths
+def _ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
