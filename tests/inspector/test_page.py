@@ -304,33 +304,6 @@ def test_a_refused_request_is_tried_again(browser, address):
         expect(tab.locator("#status")).to_have_text("")
 
 
-def test_typing_goes_on_while_the_service_is_slow(browser, folder, inspector):
-    """Each key abandons the request before it; the service works on few of them, the last one is answered."""
-    go, asked = threading.Event(), []
-
-    class Slow(Inspector):
-        def read(self, text):
-            asked.append(text)
-            assert go.wait(PATIENT)
-            return super().read(text)
-
-    slow, texts = Slow(inspector.classifier), ["bank " * count for count in range(1, 25)]
-    with running(served(folder, slow), ServiceSettings()) as address:
-        try:
-            with visiting(browser, f"{address}/#a=rocket", errors=("ERR_ABORTED",)) as tab:
-                until(tab, lambda: len(asked) == 1)
-                for text in texts:
-                    with tab.expect_request("**/inspect"):
-                        tab.locator("#one").fill(text)
-                        tab.keyboard.press("Enter")
-                go.set()
-                expect(tab.locator(".token")).to_have_count(24)
-                expect(tab.locator("#error")).to_be_hidden()
-            assert len(asked) < 12
-        finally:
-            go.set()
-
-
 def test_the_first_result_needs_no_map_and_a_missing_one_is_said(browser, folder, inspector):
     go, works = threading.Event(), [True]
 

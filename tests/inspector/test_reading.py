@@ -1,7 +1,6 @@
 """What the page is given: the model's own predictions, weights and attention, and what every anchor adds."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -23,36 +22,6 @@ def inspector(attend: str = "tokens", packed: bool = False, **config) -> Inspect
     return Inspector(Classifier(random_model(table, attend=attend, heads=2, **config, **more).rounded()), nearest=4)
 
 
-def slow_attention(made: Inspector, text: str) -> np.ndarray:
-    """Attention over elements by the formula, one query and one head after the other, from the weights as stored."""
-    saved = made.classifier.saved
-    dim, heads, layers = saved.table.dim, saved.config.heads, saved.layers
-    elements, owner = [], []
-    for place, token in enumerate(made.classifier.tokenizer.encode(text).ids):
-        index, weight = saved.table.of(token)
-        pairs = [w * saved.table.anchors[i].astype(float) for i, w in zip(index, weight, strict=True)]
-        over_anchors = saved.config.attend == "anchors"
-        rows = [saved.table.anchors[i].astype(float) for i in index] if over_anchors else [sum(pairs)]
-        for row, scale in zip(rows, weight if over_anchors else [1.0], strict=True):
-            normed = (row - row.mean()) / math.sqrt(row.var() + 1e-5) * layers["norm.weight"] + layers["norm.bias"]
-            angles = [place * math.exp(-math.log(10000) * (i - i % 2) / dim) for i in range(dim)]
-            waves = [math.cos(angle) if i % 2 else math.sin(angle) for i, angle in enumerate(angles)]
-            elements.append(normed * scale + saved.config.position_scale * np.array(waves))
-            owner.append(place)
-
-    seen = np.array(elements) @ layers["sat.projection.weight"].T + layers["sat.projection.bias"]  # (T, 3 d)
-    weights = np.zeros((len(seen), len(seen)))
-    for head in range(heads):
-        part = slice(head * dim // heads, (head + 1) * dim // heads)
-        query, key = seen[:, :dim][:, part], seen[:, dim : 2 * dim][:, part]
-        for i in range(len(seen)):
-            scores = [math.exp(float(query[i] @ key[j]) / (dim // heads) ** 0.5) for j in range(len(seen))]
-            weights[i] += np.array(scores) / sum(scores) / heads
-    owner = np.array(owner)
-    tokens = range(owner.max() + 1)
-    return np.array([[weights[owner == i][:, owner == j].sum(1).mean() for j in tokens] for i in tokens])
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @ATTEND
 def test_a_reading_is_what_the_model_does(attend, packed):
@@ -65,8 +34,10 @@ def test_a_reading_is_what_the_model_does(attend, packed):
     assert [TEXT[token["start"] : token["end"]] for token in reading["tokens"]] == TEXT.split()
     attention = np.array(reading["attention"])
     assert attention.sum(1) == pytest.approx(np.ones(5), abs=1e-5)
-    assert attention == pytest.approx(slow_attention(made, TEXT), abs=2e-5)
     assert attention.std() > 0.01  # it does attend to something
+    if attend == "tokens":
+        x, _ = made.model.elements(np.array([5, 3, 6, 3, 7]))
+        assert attention == pytest.approx(attention_weights(made.model, x).mean(0), abs=1e-5)
 
     # The scores follow from the shares and the states, so the shares are those the model pools with.
     if attend == "tokens":  # over anchors a token's state is the mean of several
@@ -81,6 +52,15 @@ def test_a_reading_is_what_the_model_does(attend, packed):
         assert anchors + token["others"] + token["constant"] == pytest.approx(word["pooled"], abs=1e-5)
         weights = [abs(use["weight"]) for use in token["anchors"]]
         assert weights == sorted(weights, reverse=True)
+
+
+def test_attention_is_what_the_layer_mixes_values_by():
+    model = in_double(inspector().model)
+    x, _ = model.elements(np.array([5, 3, 6, 3, 7]))
+    _, _, value = np.split(plain.linear(x, "sat.projection", model.weights), 3, axis=1)
+    mixed = [alpha @ v for alpha, v in zip(attention_weights(model, x), np.split(value, 2, axis=1), strict=True)]
+    expected = plain.attention(x, "sat.", model.weights, model.heads)
+    np.testing.assert_allclose(plain.linear(np.hstack(mixed), "sat.output", model.weights), expected, rtol=1e-10)
 
 
 def in_double(model: plain.Model) -> plain.Model:

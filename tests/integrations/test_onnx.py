@@ -29,7 +29,6 @@ from ade.errors import InputError
 from ade.folder import Saved
 from ade.integrations.onnx import ONNX, POOLED, Q4, Scores, export, session_of
 from ade.lexicon import Lexicon, key_end
-from ade.model import model_of
 from ade.packing.format import Packing
 from ade.settings import STRONG, Architecture
 from ade.trained_model import Classifier, Encoder, unit
@@ -119,15 +118,11 @@ def test_the_graph_computes_what_the_method_says(config, lexicon):
 def test_padding_and_other_texts_change_nothing():
     saved, draw = random_model(lexicon=True, max_tokens=8), np.random.default_rng(0)
     session, text = session_of(graph_of(saved)), np.array([3, 4, 3, 4, 9, 1])
-    with torch.inference_mode():  # of a text without any token
-        none = torch.zeros(1, 1, dtype=torch.long)
-        empty = model_of(saved)(none, none).logits[0].numpy()
     for _ in range(5):
-        ids, mask = draw.integers(0, 18, (3, 20)), np.ones((3, 20), np.int64)
-        ids[0, :6], mask[0, 6:], mask[2] = text, 0, 0
+        ids, mask = draw.integers(0, 18, (2, 20)), np.ones((2, 20), np.int64)
+        ids[0, :6], mask[0, 6:] = text, 0
         scores = session.run(["logits"], {"input_ids": ids, "attention_mask": mask})[0]
         assert off(scores[0], oracle(saved).scores(text)) < 1e-5
-        assert off(scores[2], empty) < 1e-5
 
 
 @pytest.mark.parametrize(("vocabulary", "entries", "labels"), [(30_000, 3000, 2), (300_000, 20, 1), (300, 4000, 30)])
@@ -148,16 +143,10 @@ def test_entries_of_a_large_vocabulary_are_found(vocabulary, entries, labels):
     assert off(scores_of(graph_of(saved), texts), backend_for(saved).scores(texts)) < 2e-5
 
 
-@pytest.mark.parametrize(("problem", "made"), [(MULTI, "sigmoid"), (SINGLE, "softmax"), (REGRESSION, "")])
-def test_probabilities_are_the_problem_s(problem, made):
-    graph = graph_of(random_model(problem=problem, labels=3 if made else 1))
-    session = session_of(graph)
-    outputs = session.run(None, {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")})
-    assert [output.name for output in session.get_outputs()] == ["logits", "probabilities"][: len(outputs)]
-    assert len(outputs) == (2 if made else 1)
-    if made:
-        scores = torch.from_numpy(outputs[0])
-        assert np.allclose(outputs[1], scores.sigmoid() if made == "sigmoid" else scores.softmax(1), atol=1e-6)
+def test_probabilities_of_several_labels_are_sigmoids():
+    session = session_of(graph_of(random_model(problem=MULTI)))
+    scores, probabilities = session.run(["logits", "probabilities"], feed_of([[3, 4], [5]]))
+    assert np.allclose(probabilities, 1 / (1 + np.exp(-scores)), atol=1e-6)
 
 
 def test_numbers_are_in_whole_bytes_and_no_table_is_unpacked():
@@ -233,7 +222,7 @@ def test_an_encoder_has_vectors(tmp_path):
     assert off(vectors, encoder.encode(words)) < 1e-5
 
 
-@pytest.mark.parametrize("changed", ["numbers", "nan", "lexicon", "max_tokens"])
+@pytest.mark.parametrize("changed", ["nan", "lexicon", "max_tokens"])
 def test_another_graph_is_refused_and_nothing_is_left(changed, classifier, tmp_path, monkeypatch):
     export(classifier, tmp_path / "earlier")
     kept, original = (tmp_path / "earlier" / ONNX).read_bytes(), Scores.store_in_bytes
@@ -245,7 +234,7 @@ def test_another_graph_is_refused_and_nothing_is_left(changed, classifier, tmp_p
         elif changed == "max_tokens":
             model.model.settings = replace(saved.config, max_tokens=10_000)
         else:
-            model.model.head.matrix.numbers[0, 0] += np.nan if changed == "nan" else 100
+            model.model.head.matrix.numbers[0, 0] = np.nan
 
     monkeypatch.setattr(Scores, "store_in_bytes", wrong)
     with pytest.raises(InputError, match=rf"{ONNX}: .* off the model, at most 0.0001 .* nothing was written") as caught:
@@ -294,18 +283,11 @@ def test_the_documented_python_runs(classifier, tmp_path):
 def test_the_verb(classifier, ade, tmp_path):
     classifier.save(tmp_path / "model")
     status, out, err = ade("export", tmp_path / "model", "--out", tmp_path / "onnx")
-    assert (status, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == ["file", ONNX]
+    assert (status, err, [line.split()[0] for line in out.splitlines()]) == (0, "", ["file", ONNX])
     status, out, err = ade("export", tmp_path / "model", "--out", tmp_path / "onnx")
-    assert (status, out) == (2, "")
-    assert "pass --overwrite" in err
+    assert (status, out, "pass --overwrite" in err) == (2, "", True)
     status, out, _ = ade("export", tmp_path / "model", "--out", tmp_path / "onnx", "--overwrite", "--json")
-    assert status == 0
-    assert [each["file"] for each in json.loads(out)["files"]] == [ONNX]
-    status, _, err = ade("export", tmp_path / "nothing", "--out", tmp_path / "other")
-    assert status == 2
-    assert err.count("\n") == 1
-    assert written(tmp_path) == ["model", "onnx"]
+    assert (status, [each["file"] for each in json.loads(out)["files"]]) == (0, [ONNX])
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
