@@ -27,6 +27,7 @@ INSTEAD = {  # what to do with a folder of the first kind where the second is ne
 CHOICES: dict[str, tuple[Any, ...]] = {
     "kind": tuple(KINDS),
     "attend": ("tokens", "anchors"),
+    "sat": (True, False),
     "positions": ("grouped", "each", "none"),
     "pooling": ("attention", "mean"),
     "label_type": ("str", "int", "float", "bool"),
@@ -71,17 +72,15 @@ class Config:
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
-                names = ", ".join(map(str, filter(None, allowed)))
+                names = ", ".join(str(each) for each in allowed if each)
                 raise InputError(f"{name} must be one of {names}, not '{getattr(self, name)}'")
         for name, (least, most) in {**WHOLE, **NUMBERS}.items():
-            least = 1 if name == "output_size" and self.kind == ENCODER else least
-            given, whole = getattr(self, name), name in WHOLE
-            number = isinstance(given, int if whole else int | float) and not isinstance(given, bool)
-            if not number or not least <= given <= most:  # NaN is in no range
-                what = f"a {'whole ' if whole else ''}number from {least:,.9g} to {most:,.9g}"
-                raise InputError(f"{name} must be {what}, not {given!r}")
-        if not isinstance(self.sat, bool):
-            raise InputError(f"sat must be true or false, not {self.sat!r}")
+            given, kind = getattr(self, name), "whole number" if name in WHOLE else "number"
+            is_number = isinstance(given, int if name in WHOLE else int | float) and not isinstance(given, bool)
+            if not is_number or not least <= given <= most:  # NaN is in no range
+                raise InputError(f"{name} must be a {kind} from {least:,.9g} to {most:,.9g}, not {given!r}")
+        if self.kind == ENCODER and self.output_size == 0:
+            raise InputError("output_size must be at least 1 for an encoder")
         if self.layers > 1 and (not self.sat or self.attend == "anchors"):
             raise InputError("further layers need SAT, and attention over tokens: not sat false or attend anchors")
         if self.positions == "each" and self.attend != "anchors":

@@ -5,11 +5,9 @@ The lock is a file that the operating system releases when the process ends, how
 """
 
 import contextlib
-import errno
 import json
 import os
 import shutil
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +22,6 @@ MARKER = "config.json"  # a folder with this file is a model folder
 OWN_MODELS = "Ade"  # how the names of the classes of ADE models begin
 LOCK = ".ade-lock"  # the lock file of a folder that is written in place, as a training run's
 FILE_SUFFIXES = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".txt", ".gz", ".xz", ".zip", ".safetensors"}
-TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # errors of a lock that another process holds
 
 
 def check_free(folder: Path, markers: Collection[str], allowed: bool, way_out: str = "--overwrite") -> None:
@@ -118,48 +115,21 @@ def created(folder: Path) -> Iterator[None]:
 @contextmanager
 def locked(path: Path, folder: Path) -> Iterator[None]:
     """Hold the lock file of an output folder; raises `InputError` where another process holds it."""
-    descriptor = _open_locked(path, folder)
+    from filelock import FileLock, Timeout  # predictions do without
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{folder}: another run is writing there; wait or choose a new folder") from None
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
     try:
         yield
     finally:
         with contextlib.suppress(OSError):  # Windows does not remove open files
-            path.unlink()  # before it is released: a process that has opened it meanwhile finds it gone and retries
-        os.close(descriptor)
-
-
-def _open_locked(path: Path, folder: Path) -> int:
-    """Open and lock the lock file, and return its descriptor.
-
-    Tries again where the file was removed by its last holder between opening and locking.
-    """
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
-        try:
-            _lock(descriptor)
-        except OSError as error:
-            if error.errno in TAKEN:
-                os.close(descriptor)
-                raise InputError(f"{folder}: another run is writing there; wait or choose a new folder") from None
-            return descriptor  # the file system has no locks
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        os.close(descriptor)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()  # before it is released: who has opened it meanwhile finds it gone and tries again
+        lock.release()
 
 
 def model_folder(source: str | Path, subfolder: str = "", **download: Any) -> Path:

@@ -32,7 +32,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("positions", "each", "a position for each anchor needs attention over anchors"),
     ("pooling", "max", "pooling must be one of attention, mean"),
     ("layer_bits", 3, "layer_bits must be one of 4, 8, 16"),
-    ("sat", "yes", "sat must be true or false, not 'yes'"),
+    ("sat", "yes", "sat must be one of True, not 'yes'"),
     ("layers", 25, "layers must be a whole number from 1 to 24"),
     ("heads", 0, "heads must be a whole number from 1 to 16,777,216"),
     ("max_tokens", 0, "max_tokens must be a whole number from 1 to 16,777,216, not 0"),
@@ -66,7 +66,7 @@ def test_settings_that_exclude_each_other_are_refused():
     Config(**BASE, attend="anchors", positions="each")
     with pytest.raises(InputError, match="at least one"):
         Config(kind=TAGGER)
-    with pytest.raises(InputError, match="output_size must be a whole number from 1"):
+    with pytest.raises(InputError, match="output_size must be at least 1"):
         Config(kind=ENCODER)
     Config(kind=CODEBOOK)
 

@@ -75,7 +75,7 @@ def test_very_long_texts(classifier):
 
 @pytest.mark.parametrize("table", [None, packed_codebook(), coded_table()])
 def test_a_folder_and_a_pickle_give_the_same_scores(table, tmp_path):
-    """Bit for bit; and a pickle has about the bytes of the folder."""
+    """Bit for bit."""
     layer_bits = 0 if table is None else 8
     model = Classifier(random_model(table, lexicon=True, layer_bits=layer_bits).rounded())
     model.save(tmp_path / "model")
@@ -88,8 +88,6 @@ def test_a_folder_and_a_pickle_give_the_same_scores(table, tmp_path):
     files = sorted(path.name for path in (tmp_path / "model").iterdir())
     for name in files:
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
-    stored = sum((tmp_path / "model" / name).stat().st_size for name in files)
-    assert len(pickle.dumps(model)) < stored + 1000
     with pytest.raises(InputError, match="--overwrite"):
         model.save(tmp_path / "model")
 

@@ -45,7 +45,7 @@ def test_files_lists_and_frames_train_the_same_model(codebook, tmp_path):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("lexicon", [True, False])
 def test_what_is_trained_loaded_and_pickled_gives_the_same_scores(packed, lexicon, codebook, tmp_path):
-    """Bit for bit; and a pickle has about the bytes of the folder."""
+    """Bit for bit."""
     start = replace(codebook, table=replace(codebook.table, packing=Packing())) if packed else codebook
     model = ade.train(*topic_texts(300, 0), start=start, out=tmp_path / "trained", **QUICK, lexicon=lexicon)
     assert (model.saved.packed, model.saved.lexicon is not None) == (packed, lexicon)
@@ -56,9 +56,7 @@ def test_what_is_trained_loaded_and_pickled_gives_the_same_scores(packed, lexico
     for name in files:
         assert (tmp_path / "trained" / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
 
-    pickled = pickle.dumps(model)
-    assert same(model, pickle.loads(pickled))
-    assert len(pickled) < sum((tmp_path / "saved" / name).stat().st_size for name in files) + 1000
+    assert same(model, pickle.loads(pickle.dumps(model)))
 
 
 @pytest.mark.parametrize("labels", [[3, 10, -1], [True, False], [0.5, 2.0], ["a,b", "c\nd"], ["1", "01"]])
