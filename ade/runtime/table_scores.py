@@ -21,11 +21,10 @@ from ade.runtime.tables import lookup_tables
 from ade.runtime.threads import cores, for_each, thread_pool
 
 GROUP_ELEMENTS = 1024  # elements computed together: what fits a core's cache
-CACHED_ROWS = 1 << 15  # token types whose rows are kept: all of a usual English vocabulary
-MAX_CACHE_BYTES = 1 << 30
+CACHED_ROWS = 1 << 15  # token types whose rows are kept, at least those of one call: a usual English vocabulary
 TYPES_PER_TASK = 256  # types whose rows are computed together
 MIN_PARALLEL_TOKENS = 2 * GROUP_ELEMENTS  # up to here one thread computes all
-Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # text numbers, elements (n, T, W), mask (n, T)
+Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # of text numbers (n,), elements (n, T, W), mask (n, T)
 
 
 class TableBackend:
@@ -35,8 +34,7 @@ class TableBackend:
         """Use `threads` threads; 0 for one per core."""
         self.saved, self.threads = saved, threads or cores()
         self.tables = lookup_tables(saved)
-        capacity = max(CACHED_ROWS, saved.config.max_tokens)
-        self.cache = RowCache(saved.table.vocabulary, self.tables.columns.total, capacity)
+        self.cache = RowCache(saved.table.vocabulary, self.tables.columns.total)
         self._positions = self.tables.position_rows(64)  # (P, W), grown when a text is longer; (1, W) without positions
         self._lock, self._process = threading.Lock(), os.getpid()  # one batch after the other: it changes the cache
 
@@ -72,43 +70,28 @@ class TableBackend:
         return scores * np.float32(config.deviation) + np.float32(config.mean)
 
     def _compute(self, texts: Ragged, compute: Compute) -> None:
-        """Compute texts up to the last token that attention reads."""
-        if self._process != os.getpid():  # a forked process: the thread that held the lock may be gone
-            self._lock, self._process = threading.Lock(), os.getpid()
+        """Compute texts up to the last token that attention reads, in groups of similar length."""
         if len(texts) == 0:
             return
+        if self._process != os.getpid():  # a forked process: the thread that held the lock may be gone
+            self._lock, self._process = threading.Lock(), os.getpid()
         texts = texts.first(self.saved.config.max_tokens)
+        lengths, longest = texts.lengths, int(texts.lengths.max())
         parallel = self.threads > 1 and len(texts.ids) > MIN_PARALLEL_TOKENS
         with self._lock, thread_pool(self.threads) if parallel else nullcontext() as pool:
-            self._compute_rows(texts, np.arange(len(texts)), compute, pool)
+            if self.tables.has_positions and longest > len(self._positions):
+                self._positions = self.tables.position_rows(2 ** (longest - 1).bit_length())
+            slots = self.cache.slots(texts.ids, self.tables.rows, pool)
 
-    def _compute_rows(
-        self, texts: Ragged, numbers: np.ndarray, compute: Compute, pool: ThreadPoolExecutor | None
-    ) -> None:
-        """Compute texts, by halves where they have more token types than the cache holds; `numbers` are theirs."""
-        slots = self.cache.slots(texts.ids, self.tables.rows, pool)
-        if slots is None:
-            if len(texts) == 1:
-                raise ValueError(f"a text of more token types than are kept ({len(self.cache.rows):,})")
-            middle = len(texts) // 2
-            self._compute_rows(texts.slice(0, middle), numbers[:middle], compute, pool)
-            self._compute_rows(texts.slice(middle, len(texts)), numbers[middle:], compute, pool)
-            return
+            def group(numbers: np.ndarray) -> None:
+                column = np.arange(int(lengths[numbers].max()))
+                real = column < lengths[numbers][:, None]  # (n, T)
+                starts = texts.offsets[numbers][:, None]
+                places = np.where(real, starts + column, starts)
+                positions = self._positions[: len(column)] if self.tables.has_positions else self._positions
+                compute(numbers, self.cache.rows[slots[places]] + positions, real)
 
-        lengths = texts.lengths
-        longest = int(lengths.max())
-        if self.tables.has_positions and longest > len(self._positions):  # before several threads read them
-            self._positions = self.tables.position_rows(2 ** int(np.ceil(np.log2(longest))))
-
-        def group(rows: np.ndarray) -> None:
-            column = np.arange(int(lengths[rows].max()))
-            real = column < lengths[rows][:, None]  # (n, T)
-            starts = texts.offsets[rows][:, None]
-            places = np.where(real, starts + column, starts)
-            positions = self._positions[: len(column)] if self.tables.has_positions else self._positions
-            compute(numbers[rows], self.cache.rows[slots[places]] + positions, real)
-
-        for_each(group, sorted_batches(lengths, GROUP_ELEMENTS), pool)
+            for_each(group, sorted_batches(lengths, GROUP_ELEMENTS), pool)
 
     def _pooled_scores(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:
         """Scores (n, C) of elements (n, T, W): attention, pooling, head."""
@@ -159,29 +142,24 @@ class TableBackend:
 class RowCache:
     """Rows of token types, each computed when its type is first seen; a full cache starts again from empty."""
 
-    def __init__(self, vocabulary: int, width: int, capacity: int) -> None:
-        capacity = min(vocabulary, capacity, max(1, MAX_CACHE_BYTES // (4 * width)))
-        self.rows = np.empty((capacity, width), dtype=np.float32)  # memory is taken as it fills
-        self.slot_of = np.full(vocabulary, -1, dtype=np.int32)  # -1 for a type that is not cached
+    def __init__(self, vocabulary: int, width: int) -> None:
+        self.rows = np.empty((min(vocabulary, CACHED_ROWS), width), np.float32)  # memory is taken as it fills
+        self.slot_of = np.full(vocabulary, -1, np.int32)  # -1 for a type that is not cached
         self.filled = 0  # slots in use: the first ones
 
     def slots(
         self, ids: np.ndarray, compute: Callable[[np.ndarray], np.ndarray], pool: ThreadPoolExecutor | None = None
-    ) -> np.ndarray | None:
-        """Indices into `rows` of token ids (n,).
-
-        Missing rows are made by `compute`, a function from types (m,) to rows (m, width). Returns None where the ids
-        have more distinct types than the cache has slots.
-        """
+    ) -> np.ndarray:
+        """Return indices into `rows` of token ids (n,); missing rows are made by `compute`, from types (m,)."""
         slots = self.slot_of[ids]
         missing = np.unique(ids[slots < 0])
         if len(missing) == 0:
             return slots
         if self.filled + len(missing) > len(self.rows):
             missing = np.unique(ids)
-            if len(missing) > len(self.rows):
-                return None
             self.slot_of[:], self.filled = -1, 0
+            if len(missing) > len(self.rows):
+                self.rows = np.empty((len(missing), self.rows.shape[1]), np.float32)
 
         free = np.arange(self.filled, self.filled + len(missing), dtype=np.int32)
 
