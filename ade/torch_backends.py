@@ -8,7 +8,7 @@ from ade.data.batches import padded_batches
 from ade.data.tokens import Ragged
 from ade.folder import Saved
 from ade.model import TorchModel, model_of
-from ade.runtime.tables import lookup_tables
+from ade.runtime.tables import LookupTables
 
 
 def torch_backend(saved: Saved, device: str) -> "TorchBackend":
@@ -17,7 +17,7 @@ def torch_backend(saved: Saved, device: str) -> "TorchBackend":
     if target.type == "cuda" and saved.config.attend == "tokens" and saved.config.pools:
         from ade.triton_backend import TritonBackend, can_run  # Triton is for GPUs alone
 
-        tables = lookup_tables(saved)
+        tables = LookupTables(saved)
         if can_run(tables):
             has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
             return TritonBackend(saved, tables, target, torch.bfloat16 if has_bfloat16 else torch.float32)

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from ade import triton_backend
 from ade.runtime import kernels
-from ade.runtime.tables import lookup_tables
+from ade.runtime.tables import LookupTables
 from ade.triton_backend import TritonBackend, bucketed, can_run
 from tests.conftest import ragged_codebook
 from tests.models import CODED as CODED_SHAPE, coded_table, off, oracle, random_model, random_texts
@@ -21,7 +21,7 @@ CODED = coded_table(replace(CODED_SHAPE, dim=32))
 
 
 def backend_of(saved, dtype: torch.dtype = torch.float32) -> TritonBackend:
-    tables = lookup_tables(saved)
+    tables = LookupTables(saved)
     assert can_run(tables)
     return TritonBackend(saved, tables, DEVICE, dtype)
 
@@ -79,12 +79,12 @@ def test_bfloat16_is_near():
     ],
 )
 def test_models_that_the_kernels_cannot_run(shape, can):
-    tables = lookup_tables(random_model(ragged_codebook([1, 2], dim=32).table, **{"heads": 2, **shape}))
+    tables = LookupTables(random_model(ragged_codebook([1, 2], dim=32).table, **{"heads": 2, **shape}))
     assert can_run(tables) is can
 
 
 def test_tables_that_are_too_large_are_left_to_torch(monkeypatch):
-    tables = lookup_tables(random_model(BOOK, heads=2))
+    tables = LookupTables(random_model(BOOK, heads=2))
     monkeypatch.setattr(triton_backend, "MAX_TABLE_BYTES", 4 * 20 * tables.columns.total - 1)
     assert not can_run(tables)
 

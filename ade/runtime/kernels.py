@@ -78,7 +78,7 @@ def device_tables(tables: LookupTables, device: torch.device, dtype: torch.dtype
         positions=arranged(tables.position_rows(config.max_tokens)).expand(config.max_tokens, -1).contiguous(),
         heads=config.heads,
         head_width=tables.dim // config.heads,
-        scores=tables.value_width,
+        scores=tables.outputs + 1,
     )
 
 

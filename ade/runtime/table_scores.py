@@ -17,7 +17,7 @@ from ade.data.tokens import Ragged, sorted_batches
 from ade.folder import Saved
 from ade.lexicon import add_lexicon
 from ade.runtime.attention import attend, further_layer
-from ade.runtime.tables import lookup_tables
+from ade.runtime.tables import LookupTables
 from ade.runtime.threads import cores, for_each, thread_pool
 
 GROUP_ELEMENTS = 1024  # elements computed together: what fits a core's cache
@@ -33,7 +33,7 @@ class TableBackend:
     def __init__(self, saved: Saved, threads: int = 0) -> None:
         """Use `threads` threads; 0 for one per core."""
         self.saved, self.threads = saved, threads or cores()
-        self.tables = lookup_tables(saved)
+        self.tables = LookupTables(saved)
         self.cache = RowCache(saved.table.vocabulary, self.tables.columns.total)
         self._positions = self.tables.position_rows(64)  # (P, W), grown when a text is longer; (1, W) without positions
         self._lock, self._process = threading.Lock(), os.getpid()  # one batch after the other: it changes the cache
@@ -118,7 +118,7 @@ class TableBackend:
             states = scores[..., 1:]
             for i in range(tables.config.layers - 1):
                 states = further_layer(states, real, f"layers.{i}.", tables.layers, tables.config.heads)
-            scores = states @ tables.readout.weight.T + tables.readout.bias
+            scores = states @ tables.readout.T + tables.readout_bias
         return self._pooling_weights(scores[..., 0], real), scores[..., 1:]
 
     def _attention_output(self, rows: np.ndarray, real: np.ndarray) -> np.ndarray:

@@ -12,15 +12,14 @@ everything after the softmax is linear in the attention output. So one matrix B 
 tables are for attention over tokens; a model that attends over anchors is run by torch, or by `ade/plain.py`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ade.codebook import Codebook, Table
-from ade.configuration import EPSILON, Config
+from ade.codebook import Codebook
+from ade.configuration import EPSILON
 from ade.errors import InputError
 from ade.folder import Saved
 from ade.plain import sinusoidal
@@ -35,9 +34,8 @@ class Columns(NamedTuple):
     own_scores: slice  # 1 + C: pooling score, class scores
 
     @classmethod
-    def of(cls, attention_width: int, values: int, scores: int) -> "Columns":
+    def of(cls, widths: Sequence[int]) -> "Columns":
         """Return the slices one after the other."""
-        widths = (attention_width, attention_width, values, scores)
         return cls(*(slice(start, stop) for start, stop in pairwise(accumulate(widths, initial=0))))
 
     @property
@@ -46,61 +44,80 @@ class Columns(NamedTuple):
         return int(self.own_scores.stop)
 
 
-class Linear(NamedTuple):
-    """Weights and biases of a linear layer, or of some of its outputs."""
-
-    weight: np.ndarray  # (outputs, inputs)
-    bias: np.ndarray  # (outputs,)
-
-
-@dataclass(frozen=True, eq=False)
 class LookupTables:
     """A trained model as tables."""
 
-    config: Config
-    table: Table
-    layers: Mapping[str, np.ndarray]
-    columns: Columns
     matrix: np.ndarray  # (W, d): B
     bias: np.ndarray  # (W,): of the layers, and B of LayerNorm's bias
-    value_readout: np.ndarray | None  # (d, 1 + C): attention output -> scores, where values are plain vectors
-    readout: Linear  # (1 + C, d): pooling score and class scores of what the last layer gives
-    anchor_rows: np.ndarray | None = None  # (K, W + d): `undivided` of the anchors; None for a coded table
+    columns: Columns
+    readout: np.ndarray  # (1 + C, d): pooling score and class scores of what the last layer gives
+    readout_bias: np.ndarray  # (1 + C,)
+    value_readout: np.ndarray | None = None  # (d, 1 + C): attention output -> scores, where values are plain vectors
 
-    @property
-    def dim(self) -> int:
-        """d, the width of an anchor."""
-        return self.table.dim
+    def __init__(self, saved: Saved) -> None:
+        if saved.config.attend != "tokens":
+            raise InputError("lookup tables are for attention over tokens; this model attends over anchors")
+        self.config, self.table, self.layers = saved.config, saved.table, saved.layers
+        self.dim, self.outputs = saved.table.dim, saved.config.outputs  # d, C
+        self.has_positions = self.config.positions != "none" and self.config.position_scale != 0
+        layers = {name: layer.astype(np.float64) for name, layer in saved.layers.items()}
 
-    @property
-    def outputs(self) -> int:
-        """C: the number of labels, or the width of the vectors."""
-        return len(self.readout.bias) - 1
+        # The pooler and the head read the same vectors, so they are one matrix.
+        pooler = (
+            layers["pooler.weight"] if self.config.pools else np.zeros((1, self.dim))
+        )  # its bias changes no softmax
+        readout = np.vstack([pooler, layers["head.weight"]])
+        readout_bias = np.append(0.0, layers["head.bias"])
+        self.readout, self.readout_bias = readout.astype(np.float32), readout_bias.astype(np.float32)
+        if self.config.layers > 1:  # what the tables give is not yet read out: the identity takes the place of the head
+            readout, readout_bias = np.vstack([np.zeros(self.dim), np.eye(self.dim)]), np.zeros(1 + self.dim)
 
-    @property
-    def value_width(self) -> int:
-        """Columns of one head's value."""
-        return (self.columns.value.stop - self.columns.value.start) // self.config.heads
+        weights, biases = [readout], [readout_bias]
+        if self.config.sat:
+            weights, biases = self._projected(layers, readout, readout_bias)
+        attention = [len(weight) for weight in weights[:-1]] or [0, 0, 0]
+        self.columns = Columns.of([*attention, len(readout)])
+        self.matrix = np.concatenate(weights).astype(np.float32)
+        self.bias = np.concatenate(biases).astype(np.float32) + self.matrix @ saved.layers["norm.bias"]
+        self.anchor_rows = np.empty(0, np.float32)  # (K, W + d); none for a coded table
+        if isinstance(self.table, Codebook):
+            self.anchor_rows = self._undivided(self.table.anchors)
 
-    @property
-    def has_positions(self) -> bool:
-        """Whether tokens have positions."""
-        return self.config.positions != "none" and self.config.position_scale != 0
+    def _projected(
+        self, layers: Mapping[str, np.ndarray], readout: np.ndarray, readout_bias: np.ndarray
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return weights and biases of query, key, value and own scores."""
+        heads, width = self.config.heads, self.dim // self.config.heads
+        query, key, value = np.split(layers["sat.projection.weight"], 3)  # each (d, d)
+        query_bias, key_bias, value_bias = np.split(layers["sat.projection.bias"], 3)
+        output, scale = readout @ layers["sat.output.weight"], width**-0.5  # (1 + C, d)
+
+        # A head's value is stored as its part of the scores, unless the vector is needed or is no longer than that.
+        if len(readout) > width:
+            self.value_readout = output.T.astype(np.float32)
+        else:
+            of_head = output.reshape(-1, heads, width).transpose(1, 0, 2)  # (H, 1 + C, d / H)
+            value = (of_head @ value.reshape(heads, width, -1)).reshape(-1, self.dim)  # (H (1 + C), d)
+            value_bias = (of_head @ value_bias.reshape(heads, width, 1)).ravel()
+
+        # The bias of the output layer is the same for every element, so it goes into the element's own scores.
+        own_bias = readout_bias + readout @ layers["sat.output.bias"]
+        return [query * scale, key, value, readout], [query_bias * scale, key_bias, value_bias, own_bias]
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Return B of the normalised rows of tokens (m,): (m, W).
 
         LayerNorm is linear but for one number that it divides by, so a token's is a weighted sum of its anchors'.
         """
-        if self.anchor_rows is None or not isinstance(self.table, Codebook):
-            undivided = self.undivided(self.table.rows(ids))
-        else:
+        if isinstance(self.table, Codebook):
             anchor, beta, _ = self.table.padded(ids)  # (m, k)
             undivided = (beta[:, None] @ self.anchor_rows[anchor])[:, 0]  # (m, W + d)
+        else:
+            undivided = self._undivided(self.table.rows(ids))
         rows, centred = np.split(undivided, [len(self.bias)], 1)
         return rows / np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(EPSILON))
 
-    def undivided(self, vectors: np.ndarray) -> np.ndarray:
+    def _undivided(self, vectors: np.ndarray) -> np.ndarray:
         """Return B of vectors (m, d) before LayerNorm divides, then the centred vectors: (m, W + d)."""
         centred = vectors - vectors.mean(1, keepdims=True)
         return np.hstack([(centred * self.layers["norm.weight"]) @ self.matrix.T, centred])
@@ -111,61 +128,3 @@ class LookupTables:
             return self.bias[None]
         encoded = self.config.position_scale * sinusoidal(np.arange(count), self.dim)
         return encoded.astype(np.float32) @ self.matrix.T + self.bias
-
-
-def lookup_tables(saved: Saved) -> LookupTables:
-    """Multiply a model's layers into tables."""
-    config, layers, dim = saved.config, saved.layers, saved.table.dim
-    if config.attend != "tokens":
-        raise InputError("lookup tables are for attention over tokens; this model attends over anchors")
-
-    # The pooler and the head read the same vectors, so they are one matrix: (1 + C, d).
-    head = _linear(layers, "head")
-    pooler = _linear(layers, "pooler").weight if config.pools else np.zeros((1, dim))  # its bias changes no softmax
-    readout = Linear(np.vstack([pooler, head.weight]), np.append(0.0, head.bias))
-
-    # With further layers, what the tables give is not yet read out: the identity takes the place of the head.
-    given = readout
-    if config.layers > 1:
-        given = Linear(np.vstack([np.zeros(dim), np.eye(dim)]), np.zeros(1 + dim))
-
-    # A head's value is stored as its part of the scores, unless the vector is needed or is no longer than that.
-    scores = len(given.bias)
-    plain_values = scores > dim // config.heads
-    parts, value_readout = [given], None
-    if config.sat:
-        parts = _projected(layers, given, config.heads, plain_values)
-        if plain_values:
-            value_readout = (given.weight @ _linear(layers, "sat.output").weight).T.astype(np.float32)
-    matrix, bias = (np.concatenate(each).astype(np.float32) for each in zip(*parts, strict=True))
-    columns = Columns.of(dim if config.sat else 0, len(parts[2].weight) if config.sat else 0, scores)
-    last = Linear(*(each.astype(np.float32) for each in readout))
-    bias = bias + matrix @ layers["norm.bias"]
-    tables = LookupTables(config, saved.table, layers, columns, matrix, bias, value_readout, last)
-    if isinstance(saved.table, Codebook):
-        tables = replace(tables, anchor_rows=tables.undivided(saved.table.anchors))
-    return tables
-
-
-def _linear(layers: Mapping[str, np.ndarray], name: str) -> Linear:
-    return Linear(*(layers[f"{name}.{part}"].astype(np.float64) for part in ("weight", "bias")))
-
-
-def _projected(layers: Mapping[str, np.ndarray], readout: Linear, heads: int, plain_values: bool) -> list[Linear]:
-    """Return query, key, value and own scores: the rows of B and its bias."""
-    projection, output = _linear(layers, "sat.projection"), _linear(layers, "sat.output")
-    parts = zip(np.split(projection.weight, 3), np.split(projection.bias, 3), strict=True)
-    query, key, value = (Linear(*part) for part in parts)
-    dim = len(query.bias)
-    scale = (dim // heads) ** -0.5
-    query = Linear(query.weight * scale, query.bias * scale)
-
-    if not plain_values:
-        of_head = (readout.weight @ output.weight).reshape(-1, heads, dim // heads).transpose(1, 0, 2)  # (H, 1+C, d/H)
-        weight = of_head @ value.weight.reshape(heads, dim // heads, dim)  # (H, 1 + C, d)
-        bias = of_head @ value.bias.reshape(heads, -1, 1)  # (H, 1 + C, 1)
-        value = Linear(weight.reshape(-1, dim), bias.ravel())
-
-    # The bias of the output layer is the same for every element, so it goes into the element's own scores.
-    own_scores = Linear(readout.weight, readout.bias + readout.weight @ output.bias)
-    return [query, key, value, own_scores]

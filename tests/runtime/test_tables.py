@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ade.errors import InputError
-from ade.runtime.tables import lookup_tables
+from ade.runtime.tables import LookupTables
 from tests.models import random_model
 
 DIM = 16  # and four heads
@@ -20,14 +20,14 @@ DIM = 16  # and four heads
     ],
 )
 def test_columns_are_query_key_value_and_own_scores(shape, widths, outputs):
-    tables = lookup_tables(random_model(**shape))
+    tables = LookupTables(random_model(**shape))
     assert tuple(part.stop - part.start for part in tables.columns) == widths
     assert tables.columns.total == sum(widths) == tables.rows(np.arange(18)).shape[1]
     assert (tables.outputs, tables.dim) == (outputs, DIM)
     assert tables.position_rows(5).shape == (5, sum(widths))
-    assert lookup_tables(random_model(**shape, positions="none")).position_rows(5).shape == (1, sum(widths))
+    assert LookupTables(random_model(**shape, positions="none")).position_rows(5).shape == (1, sum(widths))
 
 
 def test_attention_over_anchors_is_refused():
     with pytest.raises(InputError, match="lookup tables are for attention over tokens"):
-        lookup_tables(random_model(attend="anchors"))
+        LookupTables(random_model(attend="anchors"))
