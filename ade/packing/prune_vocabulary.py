@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from ade.data.tokens import encode_batch
+from ade.data.tokens import CHUNK, encode_batch
 from ade.errors import InputError
 
 SUPPORTED = ("WordPiece", "BPE", "Unigram", "WordLevel")
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))  # sentencepiece spells unknown characters with them
-CHUNK = 4096  # texts encoded at a time
 Json = dict[str, Any]
 
 

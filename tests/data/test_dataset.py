@@ -1,9 +1,6 @@
 """Datasets: how they are split and relabelled, and how rows of any file become one."""
 
-import csv
 import gzip
-import io
-import json
 import random
 
 import numpy as np
@@ -23,7 +20,6 @@ from ade.errors import InputError
 from ade.training.schedule import DEV_ROWS, validation_split
 
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=30)
-ROWS = [("a b, c", "x"), ('say "hi"', "y"), ("two\nlines", "x"), ("", "y"), ("t\tab; semi", "x")]
 
 
 def of_sizes(sizes: list[int]) -> Dataset:
@@ -85,32 +81,6 @@ def test_unknown_labels_are_named(topics):
 
 def labels_of(data: Dataset) -> list[str]:
     return [data.names[i] for i in data.labels]
-
-
-def content_of(kind: str) -> bytes:
-    if kind in (",", ";", "\t"):
-        sink = io.StringIO()
-        csv.writer(sink, delimiter=kind, lineterminator="\n").writerows([("text", "label"), *ROWS])
-        return sink.getvalue().encode()
-    objects = [json.dumps({"text": text, "label": label}) for text, label in ROWS]
-    return ("\n".join(objects) if kind == "lines" else "[" + ",\n ".join(objects) + "]\n").encode()
-
-
-KINDS = [
-    *((name, each) for name in ("a.csv", "a.tsv") for each in (",", ";", "\t")),
-    *((name, each) for name in ("a.json", "a.jsonl", "a.ndjson") for each in ("lines", "array")),
-]
-
-
-@pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_every_way_to_write_a_file_reads_the_same(name, kind, tmp_path):
-    content = content_of(kind)
-    crlf = content if kind in ",;\t" else content.replace(b"\n", b"\r\n")  # of CSV it would change a text
-    written = {name: content, f"bom_{name}": b"\xef\xbb\xbf" + content, f"crlf_{name}": crlf}
-    for path, data in {**written, f"{name}.gz": gzip.compress(content)}.items():
-        (tmp_path / path).write_bytes(data)
-        found = load_dataset(tmp_path / path)
-        assert list(zip(found.texts, labels_of(found), strict=True)) == ROWS
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,11 @@ from ade.data.records import Records, given_texts, read_texts
 from ade.data.streams import LineStream
 from ade.errors import InputError
 
-ROWS = [{"id": "1", "review": 'good, "really"', "stars": "5"}, {"id": "2", "review": "bad\nindeed", "stars": "1"}]
+ROWS = [
+    {"id": "1", "review": 'good, "really"', "stars": "5"},
+    {"id": "2", "review": "bad\nindeed", "stars": "1"},
+    {"id": "3", "review": "", "stars": "t\tab; semi"},
+]
 
 
 def everything(source, **options):
@@ -32,20 +36,20 @@ def as_csv(delimiter):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.csv", as_csv(",")),
-        ("a.csv", as_csv(";")),
-        ("a.tsv", as_csv("\t")),
-        ("a.csv", "\ufeff" + as_csv(",")),
+        *((name, as_csv(delimiter)) for name in ("a.csv", "a.tsv") for delimiter in (",", ";", "\t")),
         ("a.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS)),
+        ("a.ndjson", "".join(json.dumps(row) + "\r\n" for row in ROWS)),
         ("a.json", json.dumps(ROWS)),
         ("a.json", json.dumps(ROWS, indent=2)),
     ],
 )
 def test_rows_keep_their_other_columns(name, content, tmp_path):
-    (tmp_path / name).write_text(content, newline="")
-    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
-    expected = (("id", "review", "stars"), "review", ROWS)
-    assert everything(tmp_path / name) == everything(tmp_path / f"{name}.gz") == expected
+    data = content.encode()
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / f"bom_{name}").write_bytes(b"\xef\xbb\xbf" + data)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(data))
+    for written in (name, f"bom_{name}", f"{name}.gz"):
+        assert everything(tmp_path / written) == (("id", "review", "stars"), "review", ROWS)
 
 
 def test_types_of_parquet_and_json_stay_but_those_of_texts(tmp_path):

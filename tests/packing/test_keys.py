@@ -35,11 +35,6 @@ def test_the_last_possible_key_and_equal_idf_come_back():
         np.testing.assert_allclose(idf, 2.5)
 
 
-def test_low_bits_are_those_of_the_range_a_key():
-    assert [KeySizes(n, 1024).low_bits for n in (0, 1, 2, 3, 100, 1024, 2000)] == [10, 10, 9, 8, 3, 0, 0]
-    assert KeySizes(1, 1 << 60).low_bits == 60
-
-
 def test_damage_is_noticed():
     keys = np.array([1, 5, 6, 190])
     arrays = pack_keys(keys, np.array([1.0, 2, 3, 4]), 200)
