@@ -25,19 +25,23 @@ class PackedTable(nn.Module):
     mean: Tensor  # (d,)
     rotation: Tensor  # (d, d) int8
     rotation_scale: Tensor  # (d, 1)
+    places: Tensor  # (V,) int32: of every row; exact rows come first, then by falling number of stages
 
     def __init__(self, shape: TableShape) -> None:
         super().__init__()
         self.shape = shape
         for name, (size, kind) in shape.arrays().items():
             self.register_buffer(name, torch.zeros(size, dtype=getattr(torch, kind)))
-        self._slots: tuple[tuple[int, int], Tensor] | None = None  # state of `depths`, and the slots computed from them
+        self.register_buffer("places", torch.arange(shape.rows, dtype=torch.int32), persistent=False)
+        self.register_load_state_dict_post_hook(lambda module, _: module.order_rows())
 
     @torch.no_grad()
     def fill(self, arrays: Mapping[str, Tensor]) -> None:
         """Set arrays by name."""
         for name, array in arrays.items():
             getattr(self, name).copy_(array)
+        if "depths" in arrays:
+            self.order_rows()
 
     def to_table(self) -> CodedTable:
         """Return the table in numpy."""
@@ -73,25 +77,13 @@ class PackedTable(nn.Module):
             return after if after.dtype == array.dtype else array.to(after.device)
 
         super()._apply(moved, recurse)
-        if self._slots is not None and not self.depths.is_meta:
-            self.slots()  # on the new device, for graphs
         return self
 
-    def slots(self) -> Tensor:
-        """Return the place of every row (V,): exact rows first, then by falling number of stages.
+    def order_rows(self) -> None:
+        """Compute the places of the rows, after `depths` was set."""
+        self.places = self._ordered()
 
-        They are computed again after `depths` was replaced, moved or written to.
-        """
-        if torch.onnx.is_in_onnx_export():  # computed in the graph of ONNX, which would keep 4 bytes a row
-            return self._places()
-        if torch.compiler.is_compiling() and self._slots is not None:
-            return self._slots[1]  # whether they are valid cannot be traced
-        state = self.depths.data_ptr(), 0 if self.depths.is_inference() else self.depths._version
-        if self._slots is None or self._slots[0] != state:
-            self._slots = state, self._places()
-        return self._slots[1]
-
-    def _places(self) -> Tensor:
+    def _ordered(self) -> Tensor:
         row = torch.arange(self.shape.rows, device=self.depths.device)
         rank = row - self.shape.rows * self._depths_of_rows().long()  # by falling number of stages, then by row
         return rank.argsort().argsort().int()
@@ -107,8 +99,10 @@ class PackedTable(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ids (...): (..., d), float32."""
-        slots = self.slots()[ids.flatten()].long()  # (n,)
-        coded = slots - self.shape.exact  # place among the coded rows
+        # A graph of ONNX computes the places, which would take 4 bytes a row.
+        places = self._ordered() if torch.onnx.is_in_onnx_export() else self.places
+        place = places[ids.flatten()].long()  # (n,)
+        coded = place - self.shape.exact  # place among the coded rows
         total = self.mean.new_zeros(coded.shape[0], self.shape.dim)
         for number, stage in enumerate(self.shape.stages):
             codes = self.get_buffer(f"codes_{number}")[:, coded.clamp(0, stage.rows - 1)]  # (pieces, n)
@@ -116,7 +110,7 @@ class PackedTable(nn.Module):
 
         rows = self.mean + total @ self.directions()  # (n, d)
         if self.shape.exact:
-            whole = self.exact[slots.clamp(max=self.shape.exact - 1)]
+            whole = self.exact[place.clamp(max=self.shape.exact - 1)]
             rows = torch.where((coded < 0)[:, None], whole.float(), rows)
         return rows.reshape(*ids.shape, self.shape.dim)
 
@@ -147,7 +141,7 @@ class PackedTable(nn.Module):
             for start in range(0, coded.shape[1], BLOCK):
                 end = min(start + BLOCK, coded.shape[1])
                 coded[:, start:end] += rotated @ self._block(start, end).T
-        return scores[:, self.slots().long()].reshape(*hidden.shape[:-1], self.shape.rows)
+        return scores[:, self.places.long()].reshape(*hidden.shape[:-1], self.shape.rows)
 
     def _block(self, start: int, end: int) -> Tensor:
         """Return the sums of codes of neighbouring places among the coded rows: (end - start, d)."""
@@ -198,10 +192,6 @@ class TrainableTable(PackedTable):
             delattr(self, name)
             self.register_parameter(name, nn.Parameter(arrays.pop(name).float().clone()))
         self.fill(arrays)
-
-    def choose_trained(self, anchors: bool, weights: bool) -> None:
-        """Choose whether books are trained, as anchors are; there are no weights."""
-        self.requires_grad_(anchors)
 
     def to_table(self) -> CodedTable:
         """Return the table in numpy, its books in bytes again."""

@@ -60,11 +60,6 @@ class AnchorEmbedding(nn.Module):
         anchors, weights = (values.detach().float().cpu().numpy() for values in (self.anchors, self.weights))
         return Codebook(anchors, self.indices.cpu().numpy(), weights, self.counts.cpu().numpy(), self.packing)
 
-    def choose_trained(self, anchors: bool, weights: bool) -> None:
-        """Choose what is trained."""
-        self.anchors.requires_grad_(anchors)
-        self.weights.requires_grad_(weights)
-
     def all_anchors(self) -> Tensor:
         """Return all anchors, rounded as they will be stored: (K, d)."""
         if self.packing is None:
@@ -105,8 +100,6 @@ class AnchorEmbedding(nn.Module):
         index, weight, _ = self.pairs_of(ids)  # (n, k)
         if torch.is_grad_enabled() and len(anchors) <= DENSE_ANCHORS:
             return weight.new_zeros(len(ids), len(anchors)).scatter_add(1, index, weight) @ anchors
-        if index.shape[1] == 1:
-            return F.embedding(index[:, 0], anchors) * weight  # a sum of one
         return F.embedding_bag(index, anchors, mode="sum", per_sample_weights=weight)
 
     def expand(self, ids: Tensor, mask: Tensor) -> Expanded:

@@ -255,11 +255,7 @@ class AdeForTokenClassification(ModelWithHead):
         if labels is None:
             return TokenClassifierOutput(logits=logits)
 
-        flat, target = logits.float().flatten(0, 1), labels.flatten()  # (B L, C), (B L,)
-        weight, labelled = self.class_weights, target >= 0
-        total = F.cross_entropy(flat, target, weight, reduction="sum")
-        counted = labelled.sum() if weight is None else (weight[target.clamp(min=0)] * labelled).sum()
-        loss = total / counted.clamp(min=1e-6)  # 0, not NaN, where no token has a label
+        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), self.class_weights)
         return TokenClassifierOutput(loss=loss, logits=logits)
 
     def token_scores(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

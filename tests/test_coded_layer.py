@@ -43,7 +43,7 @@ def test_ids_of_any_shape_and_types_that_stay():
     assert table.scores(torch.randn(2, 3, 8)).shape == (2, 3, 21)
     for dtype in (torch.bfloat16, torch.float64):  # as a model is cast
         table.to(dtype)
-        kinds = {array.dtype for array in table.buffers()}
+        kinds = {array.dtype for array in table.state_dict().values()}
         assert kinds == {torch.float16, torch.float32, torch.int8, torch.uint8}
         assert torch.equal(table(torch.arange(21)), rows)
 

@@ -120,7 +120,7 @@ class AdeQuantizer(HfQuantizer):
         for module in owners(model).values():
             if not module.packed.depths.is_meta:
                 module.packed.check_depths()
-                module.packed.slots()  # now, for graphs
+                module.packed.order_rows()
         return model
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -141,8 +141,6 @@ def replace_tables(model: Any, tables: Mapping[str, PackedTable]) -> None:
     """
     put_tables(model, tables)
     config = AdeQuantizationConfig.of(model)
-    for module in owners(model).values():
-        module.packed.slots()  # now, for graphs
     model.hf_quantizer, model.config.quantization_config = AdeQuantizer(config), config
     model.is_quantized, model.quantization_method = True, METHOD
 

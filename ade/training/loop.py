@@ -138,7 +138,11 @@ class _Run:
         """Make the model and its optimizer, and move the rows to the device."""
         self.task, self.settings, self.progress = task, settings, _Progress()
         self.model = model_of(start)
-        self.model.base_model.embedding.choose_trained(settings.train_anchors, settings.train_weights)
+        for (
+            name,
+            values,
+        ) in self.model.base_model.embedding.named_parameters():  # the books of a coded table are anchors
+            values.requires_grad_(settings.train_weights if name == "weights" else settings.train_anchors)
         device = resolve_device(settings.device)
         self.model.to(device)
         self.trained = {name: each for name, each in self.model.named_parameters() if each.requires_grad}

@@ -32,7 +32,7 @@ FORMAT = 3  # of kept codebooks; a higher number makes them again
 SHAPE = ("attend", "sat", "layers", "positions", "pooling")  # settings that an encoder has chosen already
 
 
-def codebook_of(
+def distilled(
     teacher: Teacher | str | Path | None = None,
     settings: DistillationSettings | None = None,
     report: Report = silent,

@@ -116,9 +116,9 @@ def train(
             training = replace(training, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
             architecture = replace(architecture, layer_bits=shares.layer_bits)
         elif begin is None:
-            from ade.training.start import codebook_of
+            from ade.training.start import distilled
 
-            begin = codebook_of(teacher, report=report)
+            begin = distilled(teacher, report=report)
 
         if by_fits:
             assert isinstance(rows, Dataset)

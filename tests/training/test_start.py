@@ -14,7 +14,7 @@ from ade.folder import Saved
 from ade.model import model_of
 from ade.settings import Architecture, DistillationSettings
 from ade.training import start
-from ade.training.start import codebook_of, start_for_size
+from ade.training.start import distilled, start_for_size
 from tests.conftest import lively, untrained
 
 SMALL = DistillationSettings(anchors=10, pairs=3)
@@ -44,32 +44,32 @@ def encoder_on(codebook: Saved, layers: int = 1) -> Saved:
 
 
 def test_a_distilled_one_is_kept_by_content_and_settings(teacher, teacher_folder, cache, monkeypatch):
-    made = codebook_of(teacher, SMALL)
+    made = distilled(teacher, SMALL)
     assert len(list(cache.iterdir())) == 1
     with monkeypatch.context() as patch:
         patch.setattr(start, "distill", None)
-        assert arrays(codebook_of(teacher, SMALL)) == arrays(made)
-    fewer = codebook_of(teacher, DistillationSettings(anchors=9, pairs=3))
+        assert arrays(distilled(teacher, SMALL)) == arrays(made)
+    fewer = distilled(teacher, DistillationSettings(anchors=9, pairs=3))
     assert len(fewer.table.anchors) == 9
-    codebook_of(ade.Teacher("tiny", teacher.table + 0.01, teacher.tokenizer), SMALL)
+    distilled(ade.Teacher("tiny", teacher.table + 0.01, teacher.tokenizer), SMALL)
     assert len(list(cache.iterdir())) == 3
 
 
 @pytest.mark.parametrize("damaged", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_damaged_one_is_made_again(damaged, teacher, cache):
-    made = codebook_of(teacher, SMALL)
+    made = distilled(teacher, SMALL)
     (file,) = cache.glob(f"*/{damaged}")
     file.write_bytes(b"damaged")
-    assert arrays(codebook_of(teacher, SMALL)) == arrays(made)
+    assert arrays(distilled(teacher, SMALL)) == arrays(made)
     assert file.read_bytes() != b"damaged"
     file.unlink()
-    assert arrays(codebook_of(teacher, SMALL)) == arrays(made)
+    assert arrays(distilled(teacher, SMALL)) == arrays(made)
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(teacher, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("ADE_CACHE", str(tmp_path / "file"))
-    assert len(codebook_of(teacher, SMALL).table.anchors) == 10
+    assert len(distilled(teacher, SMALL).table.anchors) == 10
 
 
 def test_for_a_size_the_texts_matter_too_and_first_and_later_runs_are_the_same(teacher, topics, cache):
