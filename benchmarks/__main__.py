@@ -1,18 +1,17 @@
 """`python -m benchmarks VERB`, from a checkout: make runs, write the pages, compare with another commit."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table as RichTable
 
+from ade.cli import display
 from ade.errors import InputError
 from ade.progress import shown
 from benchmarks import corpora
 from benchmarks.encoder import texts
+from benchmarks.records import RESULTS
 
 app = typer.Typer(
     name="python -m benchmarks",
@@ -24,39 +23,33 @@ app = typer.Typer(
 )
 app.add_typer(corpora.app, name="corpora")
 app.add_typer(texts.app, name="encoder")
-DataDir = Annotated[Path, typer.Option(help="Folder with ag_news, dbpedia_14 and the other data sets.")]
-ModelsDir = Annotated[Path, typer.Option(help="Folder with deberta-v3-xsmall, minilm-l6 and the other models.")]
-WorkDir = Annotated[Path, typer.Option(help="Folder for what is kept between runs.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-DATA, MODELS, WORK = Path("../shared/data"), Path("teachers"), Path("runs/benchmarks")
+WORK = Path("runs/benchmarks")  # what is kept between runs
 
 
 @app.command()
 def reproduce(
     table: Annotated[str | None, typer.Option(help="One table; all of them without it.")] = None,
     cell: Annotated[str, typer.Option(help="Only cells whose 'row, column' contains this.")] = "",
-    data_dir: DataDir = DATA,
-    models_dir: ModelsDir = MODELS,
-    work_dir: WorkDir = WORK,
-    results: Annotated[Path | None, typer.Option(help="Folder of records; benchmarks/results without it.")] = None,
+    data_dir: Annotated[Path, typer.Option(help="Folder with ag_news and the other data sets.")] = Path("data"),
+    models_dir: Annotated[Path, typer.Option(help="Folder with minilm-l6 and the other models.")] = Path("models"),
+    results: Annotated[Path, typer.Option(help="Folder of records.")] = RESULTS,
     jobs: Annotated[int, typer.Option(help="Runs at once; 1 for timings.", min=1)] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Only list the runs that are to be made.")] = False,
-    device: Device = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Make the runs that have no record from this state of the code, and record them."""
     from ade.devices import resolve_device
     from benchmarks import records, runs
 
-    places = records.Places(data_dir, models_dir, work_dir, resolve_device(device).type)
-    folder = results or records.RESULTS
-    todo = runs.missing(runs.runs_of(table, cell), records.load(folder), places.device)
+    places = records.Places(data_dir, models_dir, WORK, resolve_device(device).type)
+    todo = runs.missing(runs.runs_of(table, cell), records.load(results), places.device)
     if plan:
         print("".join(f"{run.kind} {dict(run.settings)}\n" for run in todo), end="")
         return
     print(f"{len(todo)} runs to make", file=sys.stderr)
     with shown() as report:
-        failed = runs.reproduce(todo, places, folder, jobs, report)
-    print(f"{len(todo) - len(failed)} runs recorded in {folder}")
+        failed = runs.reproduce(todo, places, results, jobs, report)
+    print(f"{len(todo) - len(failed)} runs recorded in {results}")
     if failed:
         raise InputError("not made: " + "; ".join(failed))
 
@@ -87,10 +80,8 @@ def beside(
 
     with shown() as progress:
         rows = measured(ref, repeats, (20, 20 + steps), progress)
-    print_rows(
-        ("", HERE, ref, "ratio"),
-        [(row["what"], f"{row[HERE]:,.1f}", f"{row[ref]:,.1f}", f"{row['ratio']:.2f}") for row in rows],
-    )
+    lines = [(row["what"], f"{row[HERE]:,.1f}", f"{row[ref]:,.1f}", f"{row['ratio']:.2f}") for row in rows]
+    display.console().print(display.table(("", HERE, ref, "ratio"), lines))
 
 
 @app.command()
@@ -108,10 +99,10 @@ def mutants(
         if not killed:
             print(f"survived: {file}, line {mutant.line}: {mutant.what}", flush=True)
     tried["all"] = [killed for each_file in tried.values() for killed in each_file]
-    shares = [
-        (file, str(sum(kills)), str(len(kills)), f"{sum(kills) / len(kills):.0%}") for file, kills in tried.items()
-    ]
-    print_rows(("file", "killed", "mutants", "share"), shares)
+    lines = []
+    for file, kills in tried.items():
+        lines.append((file, str(sum(kills)), str(len(kills)), f"{sum(kills) / len(kills):.0%}"))
+    display.console().print(display.table(("file", "killed", "mutants", "share"), lines))
 
 
 @app.command()
@@ -129,16 +120,6 @@ def kill(
         wrong += bool(problem)
     if wrong:
         raise InputError(f"{wrong} of {kills + full_disks} went wrong")
-
-
-def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on the terminal; the first column to the left."""
-    table = RichTable(box=None, pad_edge=False)
-    for number, title in enumerate(header):
-        table.add_column(title, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False).print(table)
 
 
 def main() -> None:

@@ -119,7 +119,7 @@ def write_toy(folder: Path, vocabulary: int, dim: int, rows: int, words: int) ->
     labels = generator.integers(0, 4, rows)
     drawn = np.minimum(generator.zipf(1.3, (rows, words)), vocabulary // 4) * 4 - 1 - labels[:, None]
     texts = [" ".join(f"w{i}" for i in row[: 5 + n % (words - 5)]) for n, row in enumerate(drawn)]
-    lines = [f"{text},{label}" for text, label in zip(texts, labels, strict=True)]
+    lines = [f"{text},class {label}" for text, label in zip(texts, labels, strict=True)]
     (folder / "rows.csv").write_text("\n".join(["text,label", *lines, ""]), "utf8")
     return texts
 

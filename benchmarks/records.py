@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +16,7 @@ from ade.files import new_file
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "triton", "scikit-learn", "fasttext", "model2vec", "ray")
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "scikit-learn", "fasttext", "model2vec")
 Record = dict[str, Any]
 
 
@@ -143,13 +144,11 @@ def device_of(kind: str) -> dict[str, Any]:
 
     if kind == "cuda":
         return {"kind": "cuda", "name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text("utf8").splitlines() if "model name" in line] if info.exists() else []
-    name = names[0].partition(":")[2].strip() if names else platform.processor()
-    return {"kind": "cpu", "name": name, "threads": torch.get_num_threads()}
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf8"))
+    return {"kind": "cpu", "name": found[1] if found else platform.machine(), "threads": torch.get_num_threads()}
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that matter most, to be read by people."""
+    """The versions of the packages that matter most, to be read by people."""
     installed = {each.metadata["Name"].lower(): each.version for each in distributions()}
-    return {"python": platform.python_version(), **{name: installed[name] for name in PACKAGES if name in installed}}
+    return {name: installed[name] for name in PACKAGES if name in installed}

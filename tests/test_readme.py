@@ -1,4 +1,4 @@
-"""What the README shows works: its Python runs, its commands exist; the map and all numbers are true."""
+"""What the README shows works: its Python and its commands run; all numbers are the recorded ones."""
 
 import csv
 import re
@@ -6,8 +6,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from ade.data.sources import load_dataset
 
@@ -70,12 +68,6 @@ def test_what_it_links_to_exists():
     assert len(links) > 20
     for link in links:
         assert (ROOT / link).exists(), link
-
-
-@pytest.mark.parametrize("verb", sorted(set(re.findall(r"^ade (\w+)", README, re.MULTILINE))))
-def test_the_commands_exist(verb, ade):
-    status, out, _ = ade(verb, "--help")
-    assert (status, f"Usage: ade {verb} " in out) == (0, True)
 
 
 def test_the_numbers_are_the_recorded_ones():

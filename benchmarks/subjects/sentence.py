@@ -28,7 +28,6 @@ from benchmarks.subjects.vectors import (
     stsb,
     stsb_pairs,
     tatoeba,
-    titles,
     whole_encoder,
 )
 from benchmarks.tables import Figure, Table, digits, listing, nbytes
@@ -57,8 +56,8 @@ SIZE = Figure("size", "bytes", nbytes, spread=False)
 
 
 def sentence() -> Table:
-    """English, in percent: STS-B (test), labels of the nearest training texts, texts found by their titles;
-    raw texts to vectors a second, on a CPU.
+    """English, in percent: STS-B (test), labels of the nearest training texts; raw texts to vectors
+    a second, on a CPU.
     """
     rows = {name: [Run("static_encoder", {"encoder": name})] for name in STATIC}
     for name, chosen in ENGLISH.items():
@@ -67,8 +66,6 @@ def sentence() -> Table:
         Figure("STS-B", "stsb.test", POINT, better=1),
         Figure("Banking77, nearest", "nearest.banking77", POINT, better=1),
         Figure("TREC, nearest", "nearest.trec", POINT, better=1),
-        Figure("title finds text, at 1", "titles.1", POINT, better=1),
-        Figure("at 10", "titles.10", POINT, better=1),
         Figure("texts/s", "texts_per_second", digits(0)),
     ]
     return listing("encoder", rows, [*figures, SIZE])
@@ -123,7 +120,6 @@ def tasks_of(name: str, encode: Encode, places: Places) -> Outcome:
     return {
         "stsb": {part: stsb(encode, places, part=part) for part in ("dev", "test")},
         "nearest": {data: nearest_label(encode, places, data) for data in ("banking77", "trec")},
-        "titles": titles(encode, places),
         **({"texts_per_second": rate(encode, places)} if places.device == "cpu" else {}),
     }
 

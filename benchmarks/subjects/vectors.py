@@ -98,13 +98,3 @@ def nearest_label(encode: Encode, places: Places, data: str) -> float:
     known, asked = (unit(encode(list(each.texts))) for each in (rows, test))
     labels = rows.labels[(asked @ known.T).argmax(1)]
     return 100 * float((labels == test.relabelled(rows.names).labels).mean())
-
-
-def titles(encode: Encode, places: Places) -> dict[str, float]:
-    """How often the description of a title of AG News is the nearest, and among the ten nearest, in percent."""
-    with open(places.data("ag_news") / "test.csv", encoding="utf8", newline="") as file:
-        rows = [row[1:3] for row in csv.reader(file)]
-    asked, known = (unit(encode([row[side] for row in rows])) for side in (0, 1))
-    scores = asked @ known.T
-    rank = (scores > scores.diagonal()[:, None]).sum(1)
-    return {str(most): 100 * float((rank < most).mean()) for most in (1, 10)}
