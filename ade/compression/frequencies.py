@@ -7,7 +7,7 @@ the tokens that neither has.
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -40,23 +40,17 @@ KNOWN, FALL = 0.6, 6  # languages with this share of single-token words count in
 LANGUAGES, TEXTS, TEXT_WORDS = 32, 50, 12  # of generated texts: languages, texts of each, words of a text
 
 
-def row_frequencies(tokenizer: Tokenizer, rows: int, texts: Iterable[str] = (), report: Report = silent) -> Tensor:
+def row_frequencies(tokenizer: Tokenizer, rows: int, texts: Sequence[str] = (), report: Report = silent) -> Tensor:
     """Return the expected share of each row (rows,): counted in texts if there are any, smoothed by what is known."""
     tokenizer = _plain(tokenizer)
-    counts = count_tokens(tokenizer, texts, rows)
+    counts = torch.zeros(rows, dtype=torch.float64)
+    for start in range(0, len(texts), BATCH):
+        encodings = encode_batch(tokenizer, list(texts[start : start + BATCH]))
+        ids = [token for encoding in encodings for token in encoding.ids]
+        counts += torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=rows)
     if counts.sum() == 0:
         return _expected(tokenizer, rows, report)
     return (1 - SMOOTHING) * counts / counts.sum() + SMOOTHING * own_frequencies(tokenizer, rows)
-
-
-def count_tokens(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tensor:
-    """Count how often each of `size` tokens occurs in texts: (size,)."""
-    counts = torch.zeros(size, dtype=torch.float64)
-    source = iter(texts)
-    while batch := list(islice(source, BATCH)):
-        ids = [i for encoding in encode_batch(tokenizer, batch) for i in encoding.ids]
-        counts += torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=size)
-    return counts
 
 
 def own_frequencies(tokenizer: Tokenizer, rows: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ade.coded_layer import PackedTable
-from ade.compression.head import Packed, PackedEmbedding, packed_module
+from ade.compression.head import Packed, packed_module
 from ade.compression.outputs import body_of, hidden_states, hooked, padded
 from ade.errors import InputError
 
@@ -41,7 +41,7 @@ def find_tables(model: Any) -> Tables:
         embedding = None
     names = {id(module): name for name, module in model.named_modules()}
     name = names.get(id(embedding))
-    if name is None or not isinstance(embedding, nn.Embedding | PackedEmbedding):
+    if name is None or not isinstance(embedding, nn.Embedding):
         raise InputError(f"{type(model).__name__} has no input embedding to pack")
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if getattr(output, "out_features", None) != embedding.num_embeddings:
@@ -83,15 +83,11 @@ def modules_sharing(model: Any, name: str) -> tuple[str, ...]:
     module, ties = model.get_submodule(name), model.all_tied_weights_keys
     source = ties.get(f"{name}.weight", f"{name}.weight")
     declared = {source, *(target for target, other in ties.items() if other == source)}
-    shared_as = "packed" if isinstance(module, Packed) else "weight"
-    table = getattr(module, shared_as, None)
 
     names = []
     for other, candidate in model.named_modules(remove_duplicate=False):
-        same = table is not None and getattr(candidate, shared_as, None) is table
-        weighted = hasattr(candidate, "weight") and not isinstance(candidate, Packed)  # some declare what they have not
-        tied = weighted and f"{other}.weight" in declared
-        if other != name and (same or tied):
+        table = getattr(candidate, "weight", None)  # some declare what they have not
+        if other != name and table is not None and (table is module.weight or f"{other}.weight" in declared):
             names.append(other)
     return tuple(names)
 
