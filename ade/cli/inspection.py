@@ -1,7 +1,7 @@
 """The verb `ade inspect`: the parameters of a model, words and their anchors, or an HTML page about whole texts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.table import Table
 
@@ -11,9 +11,6 @@ from ade.cli.writing import one_line
 from ade.configuration import CODEBOOK
 from ade.errors import InputError
 from ade.files import kind_of, new_file
-
-if TYPE_CHECKING:
-    from ade.inspector.words import TokenAnchors
 
 NEAREST = 6  # words shown for an anchor
 
@@ -69,11 +66,11 @@ def _show_words(source: Path, words: list[str], texts: list[str], as_json: bool)
         result["label"], tokens = Inspector(Classifier.load(source), NEAREST).words_in(texts[0], words)
     else:
         tokens = inspect_words(source, words, NEAREST)
-    result["words"] = [token.as_dict() for token in tokens]
+    result["words"] = tokens
     display.show(result, as_json, *tables(tokens, str(result.get("label", ""))))
 
 
-def tables(tokens: "list[TokenAnchors]", label: str = "") -> list[Table | str]:
+def tables(tokens: list[dict[str, Any]], label: str = "") -> list[Table | str]:
     """A table per token: its anchors with their weights and nearest words, the largest weight first.
 
     Where the tokens stand in a text, also what each anchor adds to the score of the predicted label.
@@ -82,12 +79,13 @@ def tables(tokens: "list[TokenAnchors]", label: str = "") -> list[Table | str]:
     if label:
         parts.append(f"What each anchor adds to the score of {one_line(label)}:\n")
     for token in tokens:
-        name = token.word if token.token.strip("▁Ġ") == token.word else f"{token.word}: {token.token}"
-        adds = ["adds"] if any(use.adds is not None for use in token.anchors) else []
+        word, spelling = token["word"], token["token"]
+        name = word if spelling.strip("▁Ġ") == word else f"{word}: {spelling}"
+        adds = ["adds"] if any("adds" in use for use in token["anchors"]) else []
         rows = []
-        for use in token.anchors:
-            here = [f"{use.adds:+.3f}"] if use.adds is not None else []
-            rows.append([str(use.anchor), f"{use.weight:+.3f}", *here, ", ".join(use.nearest)])
+        for use in token["anchors"]:
+            here = [f"{use['adds']:+.3f}"] if adds else []
+            rows.append([str(use["anchor"]), f"{use['weight']:+.3f}", *here, ", ".join(use["nearest"])])
         columns = ["anchor", "weight", *adds, "nearest words"]
         parts += [display.table(columns, rows, title=name, texts=[len(columns) - 1]), ""]
     return parts

@@ -24,7 +24,7 @@ from ade.data.problems import Label
 from ade.data.tokens import encode_chunks
 from ade.errors import InputError
 from ade.explanation import DECIMALS
-from ade.inspector.words import AnchorUse, TokenAnchors, WordTable
+from ade.inspector.words import WordTable
 from ade.plain import Array
 from ade.trained_model import Classifier
 
@@ -153,8 +153,11 @@ class Inspector:
             "explanation": explanation.as_dict(),
         }
 
-    def words_in(self, text: str, words: list[str]) -> tuple[Label, list[TokenAnchors]]:
-        """Return the label of the highest score, and what the anchors of each word add to it where it first occurs."""
+    def words_in(self, text: str, words: list[str]) -> tuple[Label, list[dict[str, Any]]]:
+        """Return the label of the highest score, and the anchors of each word where it first occurs.
+
+        They are those of `inspect_words` with what each `adds` to the score, where that can be said.
+        """
         reading = self.read(text)
         label = int(np.argmax(reading["explanation"]["scores"]))
         inspected = []
@@ -163,9 +166,9 @@ class Inspector:
                 near = self.table.nearest([use["anchor"] for use in token["anchors"]], self.nearest)
                 uses = []
                 for use, words_near in zip(token["anchors"], near, strict=True):
-                    adds = use["adds"] and use["adds"][label]
-                    uses.append(AnchorUse(use["anchor"], use["weight"], words_near, adds))
-                inspected.append(TokenAnchors(word, token["token"], uses))
+                    adds = {} if use["adds"] is None else {"adds": use["adds"][label]}
+                    uses.append({"anchor": use["anchor"], "weight": use["weight"], "nearest": words_near, **adds})
+                inspected.append({"word": word, "token": token["token"], "anchors": uses})
         return reading["explanation"]["labels"][label], inspected
 
 

@@ -24,30 +24,6 @@ MIN_WORDS, MAX_COSINES = 2048, 1 << 25  # words compared with each anchor; of an
 
 
 @dataclass(frozen=True)
-class AnchorUse:
-    """One (anchor, weight) pair of a token, and the words nearest to the anchor."""
-
-    anchor: int
-    weight: float
-    nearest: list[str]
-    adds: float | None = None  # to the score of the predicted label, in a text; None without a text
-
-
-@dataclass(frozen=True)
-class TokenAnchors:
-    """A token of a word and its anchors, largest weight first."""
-
-    word: str
-    token: str
-    anchors: list[AnchorUse]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; without `adds` where it is None."""
-        uses = [{name: value for name, value in vars(use).items() if value is not None} for use in self.anchors]
-        return {"word": self.word, "token": self.token, "anchors": uses}
-
-
-@dataclass(frozen=True)
 class WordTable:
     """The pairs of every token over anchors of norm one, and the tokenizer that makes tokens of words."""
 
@@ -101,10 +77,13 @@ class WordTable:
         return nearest
 
 
-def inspect_words(source: Saved | TrainedModel | str | Path, words: list[str], nearest: int = 6) -> list[TokenAnchors]:
-    """Return the anchors of each word's tokens, each with its `nearest` words; a word may be split into several tokens.
+def inspect_words(
+    source: Saved | TrainedModel | str | Path, words: list[str], nearest: int = 6
+) -> list[dict[str, Any]]:
+    """Return `word`, `token` and `anchors` of each token of words; a word may be split into several tokens.
 
-    `source` is a codebook, a classifier, or the folder of a codebook, a model or an encoder.
+    Each anchor has its number, its weight and its `nearest` words; those of the largest weight come first. `source` is
+    a codebook, a classifier, or the folder of a codebook, a model or an encoder.
     """
     table = WordTable.of(source)
     inspected = []
@@ -113,8 +92,8 @@ def inspect_words(source: Saved | TrainedModel | str | Path, words: list[str], n
             anchors, weights = table.codebook.of(token)
             near = table.nearest(anchors, nearest)
             order = np.argsort(-np.abs(weights), kind="stable").tolist()
-            uses = [AnchorUse(int(anchors[i]), float(weights[i]), near[i]) for i in order]
-            inspected.append(TokenAnchors(word, table.tokenizer.id_to_token(token) or "", uses))
+            uses = [{"anchor": int(anchors[i]), "weight": float(weights[i]), "nearest": near[i]} for i in order]
+            inspected.append({"word": word, "token": table.tokenizer.id_to_token(token), "anchors": uses})
     return inspected
 
 

@@ -15,7 +15,6 @@ from ade.cli.writing import Output, format_output
 from ade.decision import Prediction, Tagged
 from ade.errors import InputError
 from ade.files import looks_like_hub_name, new_folder
-from ade.inspector.words import AnchorUse, TokenAnchors
 from ade.training.checkpoints import claimed
 from tests.cli.conftest import SPEED
 
@@ -267,7 +266,10 @@ def test_long_paths_are_wrapped_and_numbers_stay_whole(printed):
         assert number in out
 
     words = tuple(f"derivatives{number}" for number in range(12))
-    uses = (AnchorUse(450, 0.163, words, -0.171), AnchorUse(47, -0.26, words, 0.2))
-    out = printed(*inspection.tables([TokenAnchors("spring", "spring", uses)]))
+    uses = [
+        {"anchor": 450, "weight": 0.163, "nearest": words, "adds": -0.171},
+        {"anchor": 47, "weight": -0.26, "nearest": words, "adds": 0.2},
+    ]
+    out = printed(*inspection.tables([{"word": "spring", "token": "spring", "anchors": uses}]))
     for whole in ("anchor", "weight", "+0.163", "-0.171", "-0.260", *words):
         assert whole in out

@@ -124,10 +124,8 @@ def test_words_of_a_text_with_what_they_add_to_the_label():
     assert name == made.classifier.predict(TEXT).label
     label = made.classifier.labels.index(name)
     for word in words:
-        uses = [(use["anchor"], use["weight"]) for use in tokens[word.word]["anchors"]]
-        assert uses == [(use.anchor, use.weight) for use in word.anchors]
-        adds = [use["adds"][label] for use in tokens[word.word]["anchors"]]
-        assert adds == pytest.approx([use.adds for use in word.anchors], abs=1e-6)
+        uses = [(use["anchor"], use["weight"], use["adds"][label]) for use in tokens[word["word"]]["anchors"]]
+        assert uses == [(use["anchor"], use["weight"], use["adds"]) for use in word["anchors"]]
     with pytest.raises(InputError, match="does not stand"):
         made.words_in(TEXT, ["w9"])
     with pytest.raises(InputError, match="after the first 4 tokens"):

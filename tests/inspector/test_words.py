@@ -29,11 +29,10 @@ def animals_and_vehicles() -> Saved:
 
 def test_a_words_anchors_heaviest_first():
     bus, cat = inspect_words(animals_and_vehicles(), ["bus", "cat"], nearest=2)
-    assert (bus.word, bus.token) == ("bus", "bus")
-    assert [(use.anchor, round(use.weight, 3)) for use in bus.anchors] == [(1, 0.8), (0, -0.2)]
-    assert set(bus.anchors[0].nearest) == {"car", "bus"}
-    assert set(bus.anchors[1].nearest) == {"cat", "dog"}
-    assert cat.as_dict()["anchors"][0]["anchor"] == 0
+    assert (bus["word"], bus["token"]) == ("bus", "bus")
+    assert [(use["anchor"], round(use["weight"], 3)) for use in bus["anchors"]] == [(1, 0.8), (0, -0.2)]
+    assert [set(use["nearest"]) for use in bus["anchors"]] == [{"car", "bus"}, {"cat", "dog"}]
+    assert cat["anchors"][0]["anchor"] == 0
     assert WordTable.of(animals_and_vehicles()).nearest([1], 4)[0][:2] == ["car", "bus"]
     with pytest.raises(InputError, match="makes no token"):
         inspect_words(animals_and_vehicles(), ["   "])
@@ -69,14 +68,13 @@ def test_words_of_a_folder_and_in_a_text(codebook, topics, tmp_path, ade):
     classifier.save(tmp_path / "model")
     codebook.save(tmp_path / "codebook")
     (bank,) = inspect_words(classifier, ["bank"], 2)
-    assert [use.anchor for use in inspect_words(codebook, ["bank"], 2)[0].anchors] == [
-        use.anchor for use in bank.anchors
-    ]
+    (of_codebook,) = inspect_words(codebook, ["bank"], 2)
+    assert [use["anchor"] for use in of_codebook["anchors"]] == [use["anchor"] for use in bank["anchors"]]
     assert inspect_words(tmp_path / "model", ["bank"], 2) == [bank]
     status, out, _ = ade("inspect", tmp_path / "model", "Bank", "--text", "the bank of the team", "--json")
     label, (bank,) = Inspector(classifier, 6).words_in("the bank of the team", ["Bank"])
-    assert (status, json.loads(out)) == (0, {"label": label, "words": [bank.as_dict()]})
-    assert all(abs(use.adds) > 0 for use in bank.anchors)
+    assert (status, json.loads(out)) == (0, {"label": label, "words": [bank]})
+    assert all(abs(use["adds"]) > 0 for use in bank["anchors"])
     status, out, _ = ade("inspect", tmp_path / "model", "bank", "--text", "the bank of the team")
     assert (status, f"adds to the score of {label}" in out) == (0, True)
     status, _, err = ade("inspect", tmp_path / "codebook", "bank", "--text", "the bank")
