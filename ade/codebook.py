@@ -68,11 +68,6 @@ class Codebook(plain.Pairs):
         """Position of each token's first pair: (N,) int64."""
         return np.cumsum(self.counts, dtype=np.int64) - self.counts
 
-    @property
-    def paper_nbytes(self) -> int:
-        """Bytes as the paper counts them: float32 anchors, an int32 index and a float32 weight for each pair."""
-        return int(4 * self.anchors.size + 8 * len(self.indices))
-
     def padded(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return anchors and weights of tokens (n,), padded with weight 0, and a mask of the real ones: each (n, k)."""
         counts = self.counts[ids]
@@ -144,13 +139,15 @@ class TableShape:
 
     def check(self) -> None:
         """Raise InputError unless the numbers fit each other."""
-        numbers = (self.rows, self.dim, self.exact, *(n for stage in self.stages for n in (stage.width, stage.rows)))
-        fits = all(type(number) is int and number >= 0 for number in numbers) and len(self.stages) < WHOLE
-        fits = fits and self.dim > 0 and self.exact <= self.rows and self.exact_type in ITEMSIZE
+        numbers = [self.rows, self.dim, self.exact]
+        for stage in self.stages:
+            numbers += [stage.width, stage.rows]
+        fits = all(type(number) is int and number >= 0 for number in numbers) and self.dim > 0
+        fits = fits and self.exact <= self.rows and self.exact_type in ITEMSIZE and len(self.stages) < WHOLE
+        fits = fits and all(stage.width > 0 and self.dim % stage.width == 0 for stage in self.stages)
         if fits:
             counts = [self.rows - self.exact, *(stage.rows for stage in self.stages)]
             fits = all(before >= after > 0 for before, after in pairwise(counts))
-            fits = fits and all(stage.width > 0 and self.dim % stage.width == 0 for stage in self.stages)
         if not fits:
             raise InputError(
                 f"a coded table of {self.rows} x {self.dim} cannot have {self.exact} exact rows in {self.exact_type} "
@@ -208,9 +205,6 @@ class CodedTable:
     def exact_rows(self) -> np.ndarray:
         """The tokens whose rows are exact: (n,)."""
         return np.flatnonzero(self._place < self.shape.exact)
-
-    def __repr__(self) -> str:
-        return f"CodedTable({self.vocabulary:,} tokens, {len(self.shape.stages)} stages, d={self.dim})"
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Return the rows of tokens (n,): (n, d) float32."""

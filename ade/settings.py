@@ -4,28 +4,12 @@ The annotation of a field has its type and what it is for. They are kept apart f
 file imports nothing heavy and `ade --help` is quick.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from math import inf
+from typing import Annotated, Literal, get_args, get_origin
 
 from ade.errors import InputError
-
-MAX_SEED = (1 << 32) - 1  # the largest that numpy takes
-
-
-def _need(met: bool, name: str, what: str, given: object) -> None:
-    """Raise an `InputError` for a setting whose condition is not met."""
-    if not met:
-        raise InputError(f"{name} must be {what}, not {given}")
-
-
-def at_least(settings: object, least: float, *names: str) -> None:
-    """Raise an `InputError` for a setting below a limit."""
-    for name in names:
-        _need(getattr(settings, name) >= least, name, f"at least {least}", getattr(settings, name))
-
-
-def _check_seed(seed: int) -> None:
-    _need(0 <= seed <= MAX_SEED, "seed", f"between 0 and {MAX_SEED}", seed)
 
 
 def parse_size(text: str) -> int:
@@ -54,10 +38,43 @@ def parse_percent(text: str) -> float:
 
 
 EPOCHS = 8  # default number of epochs
+MAX_SEED = (1 << 32) - 1  # the largest that numpy takes
+COUNTS = (
+    "anchors", "pairs", "rounds", "layers", "max_tokens", "batch_size", "tune_steps", "max_bytes", "max_texts",
+    "max_chars", "max_requests", "batch_tokens", "queue_tokens",
+)  # fmt: skip
+LIMITS: dict[str, tuple[float, float]] = {  # smallest and largest value
+    **dict.fromkeys(COUNTS, (1, inf)),
+    **dict.fromkeys(("threshold", "heads", "dim", "steps", "warmup_steps", "weight_decay", "grace"), (0, inf)),
+    **dict.fromkeys(("epochs", "timeout"), (0.001, inf)),
+    **dict.fromkeys(("dropout", "token_dropout"), (0, 0.99)),
+    "learning_rate": (1e-9, inf),
+    "seed": (0, MAX_SEED),
+}
+TEXTS: dict[str, Callable[[str], float]] = {"size": parse_size, "lexicon_size": parse_size, "max_loss": parse_percent}
 
 
 @dataclass(frozen=True)
-class DistillationSettings:
+class Settings:
+    """Settings whose values are checked, by their names and by the choices of their types."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, given, kind = field.name, getattr(self, field.name), get_args(field.type)[0]
+            choices = get_args(kind) if get_origin(kind) is Literal else (given,)
+            if given not in choices:
+                raise InputError(f"{name} must be one of {', '.join(map(str, choices))}, not {given}")
+            if name in LIMITS and given is not None:
+                least, most = LIMITS[name]
+                if not least <= given <= most:
+                    limits = f"at least {least}" if most == inf else f"between {least} and {most}"
+                    raise InputError(f"{name} must be {limits}, not {given}")
+            if name in TEXTS and given:
+                TEXTS[name](given)  # raises for what is no size, no percentage
+
+
+@dataclass(frozen=True)
+class DistillationSettings(Settings):
     """Settings of `distill`: how a codebook is made from a teacher."""
 
     anchors: Annotated[int, "K, the number of shared anchors"] = 500
@@ -71,14 +88,9 @@ class DistillationSettings:
     seed: Annotated[int, "random seed"] = 0
     device: Annotated[str, "auto, cpu or cuda"] = "auto"
 
-    def __post_init__(self) -> None:
-        at_least(self, 1, "anchors", "pairs", "rounds")
-        at_least(self, 0, "threshold")
-        _check_seed(self.seed)
-
 
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(Settings):
     """Architecture of a model on a given codebook."""
 
     attend: Annotated[Literal["tokens", "anchors"], "attend over tokens, or over all their anchors"] = "tokens"
@@ -95,14 +107,15 @@ class Architecture:
     layer_bits: Annotated[int, "bits of the layers' weights in a model on a packed codebook: 4, 8 or 16"] = 8
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "heads")
-        at_least(self, 1, "max_tokens", "layers")
-        _need(self.positions != "each" or self.attend == "anchors", "positions", "grouped or none over tokens", "each")
-        _need(self.layer_bits in (4, 8, 16), "layer_bits", "4, 8 or 16", self.layer_bits)
+        super().__post_init__()
+        if self.positions == "each" and self.attend != "anchors":
+            raise InputError("positions must be grouped or none over tokens, not each")
+        if self.layer_bits not in (4, 8, 16):
+            raise InputError(f"layer_bits must be 4, 8 or 16, not {self.layer_bits}")
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(Settings):
     """Settings of `train`; start from one of the presets `STRONG` and `PAPER`."""
 
     epochs: Annotated[
@@ -113,7 +126,9 @@ class TrainingSettings:
     learning_rate: Annotated[float, "peak learning rate, after the warm-up (with fit_to_data: at 4 classes)"] = 7e-4
     lexicon: Annotated[bool, "add n-gram scores to the model's where this improves validation"] = True
     lexicon_size: Annotated[str, "size limit of the n-gram scores, as 300kB; without it validation decides"] = ""
-    class_weights: Annotated[str, "none, or balanced: weight classes by the inverse of their frequency"] = "none"
+    class_weights: Annotated[
+        Literal["none", "balanced"], "balanced: weight classes by the inverse of their frequency"
+    ] = "none"
     fit_to_data: Annotated[
         bool, "adapt learning rate, dropout and steps to the rows, classes and text lengths of the data"
     ] = True
@@ -127,21 +142,9 @@ class TrainingSettings:
     seed: Annotated[int, "random seed"] = 0
     device: Annotated[str, "auto, cpu or cuda"] = "auto"
 
-    def __post_init__(self) -> None:
-        at_least(self, 1, "batch_size")
-        at_least(self, 0, "steps", "warmup_steps", "weight_decay")
-        _need(self.class_weights in ("none", "balanced"), "class_weights", "none or balanced", self.class_weights)
-        _need(self.epochs is None or self.epochs > 0, "epochs", "above 0", self.epochs)
-        _check_seed(self.seed)
-        _need(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
-        for name in ("dropout", "token_dropout"):
-            _need(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", getattr(self, name))
-        if self.lexicon_size:
-            parse_size(self.lexicon_size)  # raises for what is no size
-
 
 @dataclass(frozen=True)
-class EncoderSettings:
+class EncoderSettings(Settings):
     """Settings of `distill_encoder`: a small encoder of sentences, taught by a large one."""
 
     size: Annotated[str, "size of the folder, tokenizer included"] = "8MB"
@@ -156,17 +159,13 @@ class EncoderSettings:
     device: Annotated[str, "auto, cpu or cuda"] = "auto"
 
     def __post_init__(self) -> None:
-        parse_size(self.size)  # raises for what is no size
-        at_least(self, 1, "layers", "max_tokens")
-        at_least(self, 0, "dim", "steps")
-        _need(self.batch_size >= 2, "batch_size", "at least 2: texts of a batch are compared", self.batch_size)
-        for name in ("epochs", "learning_rate"):
-            _need(getattr(self, name) > 0, name, "above 0", getattr(self, name))
-        _check_seed(self.seed)
+        super().__post_init__()
+        if self.batch_size < 2:
+            raise InputError(f"batch_size must be at least 2, not {self.batch_size}: texts of a batch are compared")
 
 
 @dataclass(frozen=True)
-class CompressionSettings:
+class CompressionSettings(Settings):
     """Settings of `compress`: how the embedding table of another model is packed."""
 
     size: Annotated[str, "bytes of the packed tables, as 12MB; by default a sixteenth of those in float32"] = ""
@@ -175,20 +174,13 @@ class CompressionSettings:
     tune_steps: Annotated[int, "optimizer steps of --tune"] = 400
     device: Annotated[str, "auto, cpu or cuda"] = "auto"
 
-    def __post_init__(self) -> None:
-        if self.size:
-            parse_size(self.size)  # raises for what is no size
-        if self.max_loss:
-            parse_percent(self.max_loss)  # raises for what is no percentage
-        at_least(self, 1, "tune_steps")
-
     def nbytes(self, numbers: int) -> int:
         """The bytes that tables of so many numbers may take together."""
         return parse_size(self.size) if self.size else 4 * numbers // 16
 
 
 @dataclass(frozen=True)
-class ServiceSettings:
+class ServiceSettings(Settings):
     """Limits of `serve`: of a request, of a batch, of what waits, and of a graceful shutdown."""
 
     max_bytes: Annotated[int, "maximum bytes of a request body"] = 1 << 20
@@ -199,11 +191,6 @@ class ServiceSettings:
     batch_tokens: Annotated[int, "maximum tokens per batch, estimated as a quarter of the bytes"] = 1024
     queue_tokens: Annotated[int, "maximum estimated tokens waiting; further requests get status 503"] = 1 << 20
     grace: Annotated[float, "seconds after SIGTERM in which new requests are still accepted"] = 2.0
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "max_bytes", "max_texts", "max_chars", "max_requests", "batch_tokens", "queue_tokens")
-        at_least(self, 0.001, "timeout")
-        at_least(self, 0, "grace")
 
 
 STRONG = TrainingSettings()

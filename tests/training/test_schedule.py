@@ -120,10 +120,10 @@ def test_a_twentieth_is_split_off_but_no_more_than_two_thousand_rows():
     ("changes", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
-        ({"epochs": -1.0}, "epochs must be above 0"),
-        ({"class_weights": "some"}, "class_weights must be none or balanced, not some"),
+        ({"learning_rate": 0.0}, "learning_rate must be at least 1e-09"),
+        ({"dropout": 1.0}, "dropout must be between 0 and 0.99"),
+        ({"epochs": -1.0}, "epochs must be at least 0.001"),
+        ({"class_weights": "some"}, "class_weights must be one of none, balanced, not some"),
     ],
 )
 def test_impossible_settings(changes, message):
