@@ -177,28 +177,22 @@ def _parquet(path: Path) -> Iterator[Records]:
     except ImportError:
         raise InputError(f"{path}: reading Parquet needs pyarrow: pip install 'ade-embeddings[train]'") from None
 
-    def batches(names: Sequence[str]) -> Iterator[list[list[Any]]]:
+    def select(names: Sequence[str]) -> Iterator[Row]:
         for batch in file.iter_batches(BATCH_ROWS, columns=names):
-            yield [batch[name].to_pylist() for name in names]
+            yield from batch.to_pylist()
 
     try:
         with reading_errors(path, "parquet"), pyarrow.parquet.ParquetFile(path) as file:
-            yield _of_batches(str(path), file.schema_arrow.names, batches)
+            names = tuple(file.schema_arrow.names)
+            yield Records(str(path), names, select(names), select=select)
     except pa.ArrowException as error:
         raise InputError(f"{path}: not readable as parquet ({first_line(error)})") from None
 
 
-def _of_batches(
-    source: str, names: Sequence[str], batches: Callable[[Sequence[str]], Iterator[Sequence[Iterable[Any]]]]
-) -> Records:
-    """Rows of what is stored by columns; `batches` gives the values of columns by name, some rows per step."""
-
-    def select(chosen: Sequence[str]) -> Iterator[Row]:
-        for columns in batches(chosen):
-            for values in zip(*columns, strict=True):
-                yield dict(zip(chosen, values, strict=True))
-
-    return Records(source, tuple(names), select(names), select=select)
+def _rows_of(columns: Mapping[str, Iterable[Any]]) -> Iterator[Row]:
+    """The rows of columns by name."""
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
 
 
 def given_texts(given: Any) -> Any:
@@ -246,7 +240,7 @@ def _of_columns(data: Any, names: Iterable[Any]) -> Records:
     """The rows of a DataFrame or of a dictionary of columns."""
     keys = {str(name): name for name in names}
 
-    def columns(chosen: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+    def select(chosen: Sequence[str]) -> Iterator[Row]:
         values = {name: _listed(data[keys[name]]) for name in chosen}
         for name, column in values.items():
             if isinstance(column, (str, bytes)) or not hasattr(column, "__len__") or hasattr(column, "columns"):
@@ -254,9 +248,9 @@ def _of_columns(data: Any, names: Iterable[Any]) -> Records:
         if len({len(column) for column in values.values()}) > 1:
             given = ", ".join(f"'{name}' {len(column):,}" for name, column in values.items())
             raise InputError(f"{GIVEN}: columns of different numbers of rows: {given}")
-        yield list(values.values())
+        yield from _rows_of(values)
 
-    return _of_batches(GIVEN, list(keys), columns)
+    return Records(GIVEN, tuple(keys), select(tuple(keys)), select=select)
 
 
 def _of_hugging_face(data: Any) -> Records:
@@ -272,10 +266,11 @@ def _of_hugging_face(data: Any) -> Records:
             return [name_of(names, each) for each in number]
         return names[number] if number is not None and number >= 0 else None  # -1: the label is not published
 
-    def batches(chosen: Sequence[str]) -> Iterator[list[list[Any]]]:
+    def select(chosen: Sequence[str]) -> Iterator[Row]:
         for batch in data.select_columns(list(chosen)).iter(BATCH_ROWS):
             for column in named.keys() & {*chosen}:
                 batch[column] = [name_of(named[column], number) for number in batch[column]]
-            yield [batch[column] for column in chosen]
+            yield from _rows_of(batch)
 
-    return _of_batches(GIVEN, data.column_names, batches)
+    columns = tuple(data.column_names)
+    return Records(GIVEN, columns, select(columns), select=select)
