@@ -2,8 +2,7 @@
 
 The names of the columns are known before the first row. Rows are read as they arrive and never all at once, so that a
 pipe is answered line by line and a file may have any length. `datasets` reads some of the same formats, but guesses
-types (a label 01 becomes 1, a text NA is missing), takes a stray quote for several rows of text, and is no part of the
-install that predicts.
+types (a label 01 becomes 1, a text NA is missing), and is no part of the install that predicts.
 """
 
 import codecs

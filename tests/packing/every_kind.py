@@ -1,6 +1,5 @@
 """A trained tokenizer of every kind, to prune and to pack."""
 
-import json
 from functools import cache
 
 import pytest
@@ -94,15 +93,6 @@ def unigram() -> Tokenizer:
     return tokenizer
 
 
-def unigram_bytes() -> Tokenizer:
-    pieces = [*((byte, -9.0) for byte in BYTES), *json.loads(unigram().to_str())["model"]["vocab"]]
-    pieces += [(letter, -9.5) for letter in "<>0123456789abcdefxABCDEF" if letter not in ALPHABET]
-    tokenizer = Tokenizer(models.Unigram([tuple(piece) for piece in pieces], 257, byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return tokenizer
-
-
 def word_level() -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -117,7 +107,7 @@ def unlimited(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-MAKERS = (wordpiece, byte_level, word_parts, byte_fallback, unigram, unigram_bytes, word_level)
+MAKERS = (wordpiece, byte_level, word_parts, byte_fallback, unigram, word_level)
 KINDS = {make.__name__: make for make in MAKERS}
 every_kind = pytest.mark.parametrize("kind", list(KINDS))
 
