@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import ade
-from ade.configuration import CLASSIFIER, default_heads
+from ade.configuration import CLASSIFIER, Config, default_heads
 from ade.data.sources import EMBEDDED, split_files
 from ade.folder import new_model
 from ade.packing.tokenizer_file import tokenizer_path
@@ -95,7 +95,7 @@ def save_untrained(codebook: ade.Saved, names: Iterable[str], folder: Path, atte
     assert isinstance(codebook.table, ade.Codebook)
     start = replace(codebook, table=codebook.table.normalised())
     heads = default_heads(start.table.dim)
-    new_model(start, ade.Config(kind=CLASSIFIER, labels=tuple(names), attend=attend, heads=heads)).save(folder)
+    new_model(start, Config(kind=CLASSIFIER, labels=tuple(names), attend=attend, heads=heads)).save(folder)
 
 
 def word_tokenizer(count: int) -> Tokenizer:

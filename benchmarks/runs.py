@@ -13,11 +13,11 @@ from ade import InputError
 from ade.progress import Report, silent
 from benchmarks import records
 from benchmarks.records import Places, Record, Run
-from benchmarks.subjects import accuracy, compress, scale, sentence, service, size, speed
+from benchmarks.subjects import accuracy, compress, scale, sentence, service, speed
 from benchmarks.subjects.peers import WITH_ENCODER
 from benchmarks.tables import Table, named
 
-SUBJECTS: tuple[ModuleType, ...] = (accuracy, size, compress, sentence, speed, service, scale)
+SUBJECTS: tuple[ModuleType, ...] = (accuracy, compress, sentence, speed, service, scale)
 TABLES: list[Table] = [named(make) for subject in SUBJECTS for make in subject.TABLES]
 KINDS: dict[str, Callable[[Mapping[str, Any], Places, Report], dict[str, Any]]] = {
     kind: run for subject in SUBJECTS for kind, run in subject.KINDS.items()

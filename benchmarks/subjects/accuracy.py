@@ -11,7 +11,7 @@ from ade.progress import Report
 from benchmarks import library
 from benchmarks.records import Places, Run
 from benchmarks.subjects.peers import TITLES, run_peer
-from benchmarks.tables import NAMES, Figure, Table, grid, listing, nbytes, percent
+from benchmarks.tables import NAMES, Figure, Table, digits, grid, listing, nbytes, percent
 
 TEACHER = "deberta-v3-xsmall"  # of the paper's own way
 SEEDS = (0, 1, 2)
@@ -33,6 +33,10 @@ PAPER_CLASSIFICATION = {  # accuracy, F1
 PAPER_SAT = {True: {100: 87.96, 200: 88.97, 300: 89.16, 500: 90.18, 700: 90.64},
        False: {100: 73.43, 200: 70.49, 300: 73.80, 500: 72.20, 700: 62.18}}  # fmt: skip
 PAPER_ANCHORS = {100: 97.10, 200: 97.18, 300: 97.59, 500: 98.06, 700: 97.99}
+PAPER_STORAGE = {100: 8.49, 200: 8.79, 300: 9.08, 500: 9.28}  # MiB, table 375.3
+PAPER_SHAPE = (128_100, 768)
+MIB = 2**20
+
 PAPER_EPOCHS = {"ag_news": 8.0, "dbpedia_14": 4.0}  # its section on hyperparameters
 PAPER_BEST_ANCHORS = {"ag_news": 700, "dbpedia_14": 500}  # its Table 1
 
@@ -67,8 +71,6 @@ def peer_run(peer: str, data: str, seed: int = 0, **changes: Any) -> Run:
     """A peer, trained and tested on the same rows."""
     return Run("peer", {"peer": peer, "data": data, "seed": seed, **changes})
 
-
-# -- tables --------------------------------------------------------------------------------------------------------
 
 ACCURACY = Figure("accuracy", "accuracy", percent, better=1)
 MACRO_F1 = Figure("macro F1", "macro_f1", percent, better=1)
@@ -185,10 +187,23 @@ def gpe() -> Table:
     return grid("attention over", rows, ACCURACY)
 
 
-TABLES = (accuracy, accuracy_bytes, few, classification_news, classification_dbpedia, sat, anchors, gpe)
+def compression() -> Table:
+    """Codebooks of DeBERTa-v3-xsmall's table over K, tokenizer apart; at width 768 in the paper's storage."""
+    figures = [
+        Figure("bytes, d=384", "bytes", nbytes),
+        Figure("ratio", "ratio", digits(1, "x")),
+        Figure("cosine", "cosine", digits(3)),
+        Figure("cosine, 5%", "cosine_p5", digits(3)),
+        Figure("MiB at d=768", lambda figures: figures["paper_width_bytes"] / MIB, digits(2)),
+        Figure("ratio at d=768", "paper_width_ratio", digits(1, "x")),
+        Figure("paper's MiB", lambda figures: PAPER_STORAGE.get(figures["anchors"]), digits(2)),
+    ]
+    return listing("K", {str(k): [Run("compression", {"teacher": TEACHER, "anchors": k})] for k in ANCHORS}, figures)
 
 
-# -- runs ----------------------------------------------------------------------------------------------------------
+TABLES = (
+    accuracy, accuracy_bytes, few, classification_news, classification_dbpedia, sat, anchors, gpe, compression,
+)  # fmt: skip
 
 
 def run_ade(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
@@ -203,4 +218,24 @@ def run_ade(settings: Mapping[str, Any], places: Places, report: Report) -> Outc
     return {**metrics, "bytes": size, "train_seconds": seconds, "train_rows": len(rows), "test_rows": len(test)}
 
 
-KINDS = {"ade": run_ade, "peer": run_peer}
+def run_compression(settings: Mapping[str, Any], places: Places, report: Report) -> dict[str, Any]:
+    """A codebook with K anchors: bytes on disk, and in the paper's storage at the paper's width."""
+    folder = library.codebook_of(places, settings, report)
+    saved = ade.Saved.read(folder)
+    codebook = saved.table
+    assert isinstance(codebook, ade.Codebook)
+    on_disk, table = (folder / "model.safetensors").stat().st_size, 4 * codebook.vocabulary * codebook.dim
+    count, width = PAPER_SHAPE
+    at_width = 4 * settings["anchors"] * width + 8 * count * codebook.max_pairs
+    return {
+        "anchors": settings["anchors"],
+        "bytes": on_disk,
+        "ratio": table / on_disk,
+        "paper_width_bytes": at_width,
+        "paper_width_ratio": 4 * count * width / at_width,
+        "cosine": saved.config.metadata["cosine"],
+        "cosine_p5": saved.config.metadata["cosine_p5"],
+    }
+
+
+KINDS = {"compression": run_compression, "ade": run_ade, "peer": run_peer}

@@ -47,8 +47,6 @@ SOURCE, OURS = "as it came", "ade compress"
 WINDOW = 512  # tokens of a decoder at a time
 Outcome = dict[str, Any]
 
-# -- tables --------------------------------------------------------------------------------------------------------
-
 
 def mean_of(task: str) -> Callable[[Record], float | None]:
     """The mean over languages of a task."""
@@ -151,8 +149,6 @@ def frontier_decoder() -> Table:
 
 TABLES = (compress, frontier, frontier_decoder)
 
-# -- runs ----------------------------------------------------------------------------------------------------------
-
 
 def run_compress(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """Compress a model, tuned where its settings say so, and measure it before and after."""
@@ -160,29 +156,20 @@ def run_compress(settings: Mapping[str, Any], places: Places, report: Report) ->
     steps = settings.get("tune_steps")
     compression = ade.CompressionSettings(size=settings["size"], device=places.device)
     with tempfile.TemporaryDirectory() as work:
-        out, texts = Path(work) / "model", []
+        out = Path(work) / "model"
+        texts: list[Path] = []
         if name == SMOLLM or steps:
-            texts = [text_file(places, data, Path(work)) for data in COUNTED]
+            for data in COUNTED:
+                lines = (" ".join(text.split()) + "\n" for text in library.load_split(places, data, "train").texts)
+                texts.append(Path(work) / f"{data}.txt")
+                texts[-1].write_text("".join(lines), "utf8")
         if steps:
             compression = replace(compression, tune_steps=steps)
             if name in LANGUAGES:
                 texts += [places.data("multilingual") / f"{language}.txt" for language in SPOKEN]
         made = ade.compress(source, out, compression, texts, texts if steps else (), report=report)
-        before, after = (judged(folder, name, places) for folder in (source, out))
+        before, after = (tasks_of(*load_model(folder), name, places) for folder in (source, out))
     return {"table": made.table, "weights": made.weights, "loss": made.loss, "before": before, "after": after}
-
-
-def text_file(places: Places, data: str, work: Path) -> Path:
-    """The training texts of a data set as a file of lines."""
-    lines = [" ".join(text.split()) for text in library.load_split(places, data, "train").texts]
-    file = work / f"{data}.txt"
-    file.write_text("\n".join(lines) + "\n", "utf8")
-    return file
-
-
-def judged(folder: Path, name: str, places: Places) -> Outcome:
-    """The tasks of a model that is in a folder."""
-    return tasks_of(*load_model(folder), name, places)
 
 
 def tasks_of(model: Any, tokenizer: Any, name: str, places: Places) -> Outcome:
@@ -265,13 +252,13 @@ def run_onnx(settings: Mapping[str, Any], places: Places, report: Report) -> Out
     import onnxruntime
     from tokenizers import Tokenizer
 
-    from ade.integrations.onnx import Q4
+    from ade.integrations.onnx import Q4, export
 
     name, source = settings["model"], places.model(settings["model"])
     with tempfile.TemporaryDirectory() as work:
         out = Path(work) / "onnx"
         made = ade.compress(source, Path(work) / "model", ade.CompressionSettings(settings["size"]), report=report)
-        ade.export(Path(work) / "model", out)
+        export(Path(work) / "model", out)
         file = out / Q4
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -285,9 +272,9 @@ def run_onnx(settings: Mapping[str, Any], places: Places, report: Report) -> Out
                 vectors.append(session.run(None, inputs)[-1][0])
             return np.array(vectors)
 
-        after = encoder_tasks(encode, name, places)
+        before, after = tasks_of(*load_model(source), name, places), encoder_tasks(encode, name, places)
         weights = {"before": made.weights["before"], "after": file.stat().st_size}
-    return {"table": made.table, "weights": weights, "before": judged(source, name, places), "after": after}
+    return {"table": made.table, "weights": weights, "before": before, "after": after}
 
 
 KINDS = {"compress": run_compress, "compress_onnx": run_onnx, "frontier": run_frontier}

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ade import Dataset
+from ade.devices import resolve_device
 from ade.evaluation import compare
-from ade.progress import Report
+from ade.progress import Report, quiet
 from benchmarks import library
 from benchmarks.records import Places
-from benchmarks.subjects.fine_tuned import FineTuned
 from benchmarks.subjects.vectors import Encode, whole_encoder
 
 FUSED, DEEP = "minilm+ngrams", "minilm-l6"
@@ -41,6 +42,8 @@ TITLES = {
     DEEP: "MiniLM-L6 whole",
 }
 CHOOSING_ROWS, FOLDS = 10_000, 3
+FEW = 20_000  # rows, up to which a whole encoder is trained for more epochs at a higher rate
+MAX_TOKENS = 256  # of a text that it reads
 WORDS, EVERY_TOKEN = r"(?u)\b\w\w+\b", r"(?u)\b\w+\b|[^\w\s]"  # scikit-learn's own; with single characters, punctuation
 LOWER, SPLIT, UNCHANGED = "lower case", "lower case, punctuation split off", "unchanged"  # what fastText reads
 STRENGTHS, MAX_ITERATIONS = (1.0, 10.0, 100.0, 1000.0), 1000  # C of the fused classifiers; of any logistic regression
@@ -89,9 +92,6 @@ def train(name: str, rows: Dataset, places: Places, seed: int, tune: bool = True
     return Trained(encoder.predict, encoder.nbytes)
 
 
-# -- choosing settings ---------------------------------------------------------------------------------------------
-
-
 def search(grid: Mapping[str, tuple[Any, ...]], score: Callable[[Options], float]) -> tuple[Options, float]:
     """One setting after the other: each takes its best value, given those before it; a tie keeps the earlier value."""
     options = {name: values[0] for name, values in grid.items()}
@@ -131,9 +131,6 @@ def cross_validated(fit: Fit, rows: Dataset, seed: int, options: Options) -> flo
             return 0.0
         accuracies.append((predicted == unseen.labels).mean())
     return float(np.mean(accuracies))
-
-
-# -- n-grams -------------------------------------------------------------------------------------------------------
 
 
 def ngram_features(characters: bool = True, token_pattern: str = EVERY_TOKEN, sublinear: bool = True) -> Any:
@@ -257,8 +254,6 @@ FITS: dict[str, tuple[Fit, Mapping[str, tuple[Any, ...]]]] = {  # how each is fi
     "fasttext-ftz": (partial(fasttext, quantised=True), FASTTEXT),
 }
 
-# -- vectors -------------------------------------------------------------------------------------------------------
-
 
 def fused(rows: Dataset, encode: Encode, encoder: Path, seed: int) -> Trained:
     """Logistic regression on frozen sentence vectors, another on n-grams, and a weighted mean of log-probabilities.
@@ -321,3 +316,54 @@ def model2vec(rows: Dataset, encoder: Path) -> Trained:
             return library.folder_bytes(Path(out))
 
     return Trained(lambda texts: np.array([int(label) for label in model.predict(list(texts))]), nbytes)
+
+
+class FineTuned:
+    """An encoder with a classification head."""
+
+    def __init__(self, source: Path, names: Sequence[str], device: str) -> None:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        with quiet():
+            self.tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            self.model: Any = AutoModelForSequenceClassification.from_pretrained(
+                source, num_labels=len(names), dtype=torch.float32, trust_remote_code=False
+            )
+        self.model.to(resolve_device(device)).eval()
+
+    def fit(self, rows: Dataset, seed: int) -> "FineTuned":
+        """The customary recipe: AdamW, a short warm-up, linear decay; texts of a batch are about as long."""
+        from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+
+        tokens = self.tokenizer(list(rows.texts), truncation=True, max_length=MAX_TOKENS)["input_ids"]
+        examples = [{"input_ids": ids, "labels": label} for ids, label in zip(tokens, rows.labels, strict=True)]
+        recipe: dict[str, Any] = {"num_train_epochs": 3, "learning_rate": 5e-5, "per_device_train_batch_size": 64}
+        if len(rows) <= FEW:
+            recipe = {"num_train_epochs": 15, "learning_rate": 1e-4, "per_device_train_batch_size": 32}
+        with tempfile.TemporaryDirectory() as folder:
+            settings = TrainingArguments(
+                folder, **recipe, weight_decay=0.01, warmup_steps=0.06, train_sampling_strategy="group_by_length",
+                bf16=self.model.device.type == "cuda", use_cpu=self.model.device.type == "cpu", seed=seed,
+                save_strategy="no", report_to="none", disable_tqdm=True, logging_strategy="no",
+            )  # fmt: skip
+            Trainer(self.model, settings, DataCollatorWithPadding(self.tokenizer), examples).train()
+        self.model.eval()
+        return self
+
+    @torch.inference_mode()
+    def predict(self, texts: Sequence[str]) -> np.ndarray:
+        """Class numbers of raw texts."""
+        labels = np.empty(len(texts), np.int64)
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        for some in np.array_split(order, -(-len(texts) // 64)):
+            batch = self.tokenizer([texts[i] for i in some], truncation=True, max_length=MAX_TOKENS, padding=True,
+                                   return_tensors="pt")  # fmt: skip
+            labels[some] = self.model(**batch.to(self.model.device)).logits.argmax(1).cpu().numpy()
+        return labels
+
+    def nbytes(self) -> int:
+        """Bytes of the folder that transformers writes."""
+        with quiet(), tempfile.TemporaryDirectory() as out:
+            self.model.save_pretrained(out)
+            self.tokenizer.save_pretrained(out)
+            return library.folder_bytes(Path(out))

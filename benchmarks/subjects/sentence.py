@@ -52,8 +52,6 @@ Outcome = dict[str, Any]
 POINT = digits(1)
 SIZE = Figure("size", "bytes", nbytes, spread=False)
 
-# -- tables --------------------------------------------------------------------------------------------------------
-
 
 def sentence() -> Table:
     """English, in percent: STS-B (test), labels of the nearest training texts; raw texts to vectors
@@ -93,8 +91,6 @@ def multilingual() -> Table:
 
 
 TABLES = (sentence, multilingual)
-
-# -- runs ----------------------------------------------------------------------------------------------------------
 
 
 def run_encoder(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:

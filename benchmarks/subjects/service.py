@@ -9,6 +9,7 @@ and the length are read.
 import asyncio
 import itertools
 import json
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,14 +17,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ade.progress import Report
 from benchmarks import library
 from benchmarks.records import ROOT, Places, Run
-from benchmarks.subjects.peers import TITLES
+from benchmarks.subjects.peers import TITLES, Predict, train
 from benchmarks.tables import Figure, Table, digits, parts
 
 CLIENTS, SECONDS = (1, 8, 64), 3.0
@@ -62,7 +63,7 @@ def run_service(settings: Mapping[str, Any], places: Places, report: Report) -> 
         library.fit(places, {"seed": 0}, rows, dev, Path(work) / "model", report)
         commands: dict[str, Sequence[str]] = {OURS: ade_serve(Path(work) / "model")}
         for peer in settings.get("peers", PEERS):
-            program = ("-m", "benchmarks.subjects.peer_service")
+            program = ("-m", "benchmarks.subjects.service")
             commands[peer_name(peer)] = (*program, peer, settings["data"], *folders)
         for name, words in commands.items():
             with served(words) as address:
@@ -140,4 +141,36 @@ def load(address: str, texts: Sequence[str], clients: int, seconds: float) -> di
     }
 
 
+# -- a peer behind FastAPI, as one would write it --------------------------------------------------------------------
+
+
+def app_of(predict: Predict, names: Sequence[str]) -> Any:
+    """The application of a model that gives class numbers."""
+    from fastapi import Body, FastAPI
+
+    app = FastAPI()
+
+    @app.post("/predict")  # a coroutine: these models answer sooner than a thread is asked
+    async def answer(texts: Annotated[str | list[str], Body(embed=True)]) -> dict[str, Any]:
+        predicted = predict([texts] if isinstance(texts, str) else texts)
+        return {"predictions": [{"label": names[number]} for number in predicted]}
+
+    return app
+
+
+def serve_peer(peer: str, data: str, data_dir: str, models_dir: str) -> None:
+    """Train a peer with the first of each setting, and serve it on any free port, which is printed."""
+    import uvicorn
+
+    places = Places(Path(data_dir), Path(models_dir), Path(), "cpu")
+    rows, _, _ = library.load_rows(places, {"data": data})
+    app = app_of(train(peer, rows, places, 0, tune=False).predict, rows.names)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        print(json.dumps({"address": f"http://127.0.0.1:{bound.getsockname()[1]}"}), flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run([bound])
+
+
 KINDS = {"service": run_service}
+
+if __name__ == "__main__":
+    serve_peer(*sys.argv[1:])

@@ -18,14 +18,13 @@ from torch import nn
 from torch.utils.benchmark import Timer
 
 import ade
-from ade.configuration import CODEBOOK
+from ade.configuration import CODEBOOK, Config
 from ade.data.tokens import Ragged
 from ade.progress import Report
 from benchmarks import library
 from benchmarks.records import Places, Run
 from benchmarks.subjects.accuracy import TEACHER
-from benchmarks.subjects.fine_tuned import FineTuned
-from benchmarks.subjects.peers import DEEP, TITLES, train
+from benchmarks.subjects.peers import DEEP, TITLES, FineTuned, train
 from benchmarks.tables import Figure, Table, digits, parts
 
 BATCH, LENGTH, LARGE = 32, 128, 4096  # texts of a batch, tokens of a text, texts of a batch that fills a GPU
@@ -45,8 +44,6 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 Outcome = dict[str, Any]
 Predict = Callable[[list[str]], Any]
-
-# -- tables --------------------------------------------------------------------------------------------------------
 
 
 def of_batch(device: str) -> Table:
@@ -86,8 +83,6 @@ def throughput() -> Table:
 
 TABLES = (throughput, latency_cpu, latency_gpu)
 
-# -- a batch -------------------------------------------------------------------------------------------------------
-
 
 def run_latency(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
     """One batch through each model: eager float32, compiled bfloat16 on a GPU, and by tables."""
@@ -118,7 +113,7 @@ def random_codebook(anchors: int = 500, pairs: int = 8) -> ade.Saved:
     weights, table = draw.standard_normal(len(indices)), draw.standard_normal((anchors, DIM))
     counts = np.full(VOCABULARY, pairs)
     codebook = ade.Codebook(table.astype(np.float32), indices, weights.astype(np.float32), counts)
-    return ade.Saved(ade.Config(kind=CODEBOOK), library.word_tokenizer(VOCABULARY), codebook, {})
+    return ade.Saved(Config(kind=CODEBOOK), library.word_tokenizer(VOCABULARY), codebook, {})
 
 
 def random_batch(texts: int, length: int) -> Ragged:
@@ -163,9 +158,6 @@ def forward_times(model: nn.Module, device: str) -> Outcome:
             compiled(**inputs)
         outcome["compiled_bf16"] = median_time(lambda: compiled(**inputs))
     return outcome
-
-
-# -- raw texts -----------------------------------------------------------------------------------------------------
 
 
 def run_throughput(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
