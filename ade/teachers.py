@@ -37,11 +37,6 @@ class Teacher:
     license: str | None = None  # as its model card or package states it
 
     @property
-    def about(self) -> dict[str, Any]:
-        """The description of the teacher that a codebook stores."""
-        return {"teacher": self.name, "license": self.license, "rows": len(self.table), "dim": self.table.shape[1]}
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the table in float32, as the paper counts them."""
         return self.table.numel() * 4
@@ -52,8 +47,9 @@ class Teacher:
 
     def as_saved(self, table: Table, **metadata: Any) -> Saved:
         """Return a table that was distilled from this teacher, as a folder has it."""
-        config = Config(kind=CODEBOOK, metadata={**self.about, **metadata})
-        return Saved(config, self.tokenizer, table, {})
+        rows, dim = self.table.shape
+        about = {"teacher": self.name, "license": self.license, "rows": rows, "dim": dim}
+        return Saved(Config(kind=CODEBOOK, metadata={**about, **metadata}), self.tokenizer, table, {})
 
     @classmethod
     def of(cls, saved: Saved) -> "Teacher":

@@ -25,7 +25,7 @@ from ade.encoders.targets import Lines, read_translations, target_vectors
 from ade.encoders.teacher import SentenceTeacher
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.folder_budget import shares_of
+from ade.folder_budget import ModelParts, shares_of
 from ade.model import TorchModel
 from ade.progress import Report, shown
 from ade.settings import Architecture, EncoderSettings, TrainingSettings, parse_size
@@ -34,7 +34,7 @@ from ade.torch_backends import TorchBackend
 from ade.trained_model import Encoder, unit
 from ade.training.checkpoints import Existing, claimed
 from ade.training.loop import fit_task
-from ade.training.start import shape_of, start_for_encoder, untrained
+from ade.training.start import fitted_to_size, shape_of, untrained
 
 MIN_TEXTS = 20
 CODED_FROM = 100_000  # tokens of a teacher: finding pairs for so many would take very long
@@ -115,7 +115,7 @@ def _start(
     """
     size = parse_size(settings.size)
     if len(source.table) < CODED_FROM:
-        start = start_for_encoder(data, size, source, dim, settings.layers, report)
+        start = fitted_to_size(source, data, size, ModelParts(dim, settings.layers), report)
         tokens = tokenize(start.tokenizer, data, settings.max_tokens, report)
         return start, tokens, shares_of(start).layer_bits, None
     table = row_table(source, data, size, dim, settings.layers, training)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ade.codebook import Codebook
 from ade.configuration import CLASSIFIER, CODEBOOK, TAGGER, Config, default_heads
@@ -20,15 +20,13 @@ from ade.distillation import distill
 from ade.errors import InputError
 from ade.files import cache_folder
 from ade.folder import Saved, new_model
+from ade.folder_budget import ByteShares, ModelParts, distill_for_model, shares_of
 from ade.progress import Report, silent
 from ade.settings import Architecture, DistillationSettings, TrainingSettings
 from ade.teachers import DEFAULT_TEACHER, Teacher, load_teacher
 from ade.training.schedule import class_weights
 
-if TYPE_CHECKING:
-    from ade.folder_budget import ByteShares
-
-FORMAT = 3  # of kept codebooks; a higher number makes them again
+FORMAT = 4  # of kept codebooks; a higher number makes them again
 SHAPE = ("attend", "sat", "layers", "positions", "pooling")  # settings that an encoder has chosen already
 
 
@@ -47,42 +45,40 @@ def distilled(
     return kept(_key(loaded, chosen), lambda: distill(loaded, settings, report=report))
 
 
+def fitted_to_size(
+    teacher: Teacher, texts: Sequence[str], size: int, parts: ModelParts, report: Report = silent
+) -> Saved:
+    """Return the codebook for a model whose folder has at most `size` bytes: see `shares_of`."""
+    key = _key(teacher, {"size": size, **asdict(parts)}, texts)
+    return kept(key, lambda: distill_for_model(teacher, texts, size, parts, report=report))
+
+
 def start_for_size(
     rows: Dataset,
     size: int,
     start: Saved | None = None,
     teacher: Teacher | str | Path | None = None,
     lexicon: bool = True,
+    layers: int = 1,
     report: Report = silent,
-) -> "tuple[Saved, ByteShares]":
+) -> tuple[Saved, ByteShares]:
     """Return what a model on these rows starts from whose folder has at most `size` bytes, and how they are divided.
 
     That is the table of `start`, or of a teacher, fitted to the size; an encoder keeps its layers.
     """
-    from ade.folder_budget import ModelParts, distill_for_model, shares_of  # tokenizers and budgets: only where needed
-
     source = _loaded(teacher) if start is None else Teacher.of(start)
-    key = _key(source, {"size": size, "names": rows.names, "lexicon": lexicon}, rows.texts)
-    parts = ModelParts(len(rows.names), names=rows.names, lexicon=lexicon)
-    fitted = kept(key, lambda: distill_for_model(source, rows.texts, size, parts, report=report))
+    trained = start is not None and start.config.kind != CODEBOOK
+    layers = start.config.layers if start is not None and trained else layers
+    parts = ModelParts(len(rows.names), layers, rows.names, lexicon)
+    fitted = fitted_to_size(source, rows.texts, size, parts, report)
     shares = shares_of(fitted)
-    if start is None or start.config.kind == CODEBOOK:
+    if start is None or not trained:
         return fitted, shares
 
     # The layers' input is normalised, so that the length of a row does not matter.
     assert isinstance(fitted.table, Codebook)
     config = replace(start.config, layer_bits=shares.layer_bits)
     return replace(start, config=config, tokenizer=fitted.tokenizer, table=fitted.table.normalised()), shares
-
-
-def start_for_encoder(
-    texts: Sequence[str], size: int, teacher: Teacher, outputs: int, layers: int, report: Report = silent
-) -> Saved:
-    """Return the codebook for an encoder whose folder has at most `size` bytes: see `shares_of`."""
-    from ade.folder_budget import ModelParts, distill_for_model
-
-    key = _key(teacher, {"encoder": size, "outputs": outputs, "layers": layers}, texts)
-    return kept(key, lambda: distill_for_model(teacher, texts, size, ModelParts(outputs, layers), report=report))
 
 
 def untrained(start: Saved, config: Config, seed: int) -> Saved:

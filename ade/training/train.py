@@ -112,7 +112,9 @@ def train(
             from ade.training.start import start_for_size
 
             assert isinstance(rows, Dataset)
-            begin, shares = start_for_size(rows, parse_size(str(size)), begin, teacher, training.lexicon, report)
+            begin, shares = start_for_size(
+                rows, parse_size(str(size)), begin, teacher, training.lexicon, architecture.layers, report
+            )
             training = replace(training, lexicon=shares.lexicon > 0, lexicon_size=str(shares.lexicon or ""))
             architecture = replace(architecture, layer_bits=shares.layer_bits)
         elif begin is None:
@@ -184,8 +186,6 @@ def _check_size(settings: Mapping[str, Any], rows: AnyDataset) -> None:
     chosen = [name for name in ("layer_bits", "lexicon_size") if settings.get(name)]
     if chosen:
         raise InputError(f"--size chooses {chosen[0]} itself: leave one of them out")
-    if (settings.get("layers") or 1) > 1:
-        raise InputError("--size is for models of one attention layer: leave out --layers")
 
 
 def problem_type(problem: str | None) -> str | None:

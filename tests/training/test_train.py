@@ -130,8 +130,9 @@ def test_a_classifier_of_the_same_labels_goes_on(tmp_path):
     assert set(other.labels) == {label.upper() for label in labels}
 
 
-def test_a_size_is_that_of_the_folder(teacher, tmp_path):
-    chosen = {"size": "30kB", "teacher": teacher, "out": tmp_path / "model"}
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_size_is_that_of_the_folder(layers, teacher, tmp_path):
+    chosen = {"size": "30kB", "layers": layers, "teacher": teacher, "out": tmp_path / "model"}
     model = ade.train(*topic_texts(200, 0), **QUICK | chosen)
     assert 0 < nbytes_of(tmp_path / "model") <= 30_000
     assert same(model, ade.load(tmp_path / "model"))
@@ -156,7 +157,6 @@ def test_validation_rows_may_be_given(codebook):
         ({"teacher": "wordllama"}, "--from is used as it is"),
         ({"size": "1M"}, "is not a size"),
         ({"size": "1MB", "layer_bits": 4}, "layer_bits"),
-        ({"size": "1MB", "layers": 2}, "leave out --layers"),
     ],
 )
 def test_what_does_not_fit_is_said(options, message, codebook):
