@@ -113,24 +113,6 @@ def test_each_token_takes_what_is_worth_its_price():
         taken(1)
 
 
-def test_a_row_of_its_own_is_taken_where_it_is_better_than_pairs():
-    cosines = torch.tensor([[0.3, 0.4, 0.999, 0.98], [0.99, 0.99, 0.999, 0.98]])
-    cheap, rich = (budget._allocate(cosines, torch.ones(2), NONE, bits, 10, 16) for bits in (10 + 8 * 8 + 16, 10_000))
-    assert cheap.tolist() == [3, 0]  # a row in 4 bits, a pair
-    assert rich.tolist() == [2, 2]  # rows in 8 bits
-
-
-def test_anchors_are_a_power_of_two_in_a_fifth_of_the_bytes_and_at_most_an_eighth_of_the_tokens():
-    for size, count, dim, expected in (
-        (100_000, 100_000, 48, 512),  # 19,000 bytes of 50 each: 380
-        (100_000, 3000, 48, 256),  # 375, so not 512
-        (100_000, 4096, 48, 512),
-        (10, 100_000, 48, 2),
-        (10**6, 10, 48, 2),
-    ):
-        assert budget._without_pairs(size, count, dim).anchors == expected
-
-
 def test_each_weight_is_rounded_given_the_others_until_no_step_up_or_down_fits_better():
     generator = torch.Generator().manual_seed(0)
     anchors = F.normalize(torch.randn(300, 8, 16, generator=generator), dim=2)  # (n, k, d)

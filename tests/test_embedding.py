@@ -166,19 +166,3 @@ def test_a_padded_batch_gets_what_numpy_adds(texts, spare):
     mask = torch.tensor([[1] * len(text) + [0] * (length - len(text)) for text in texts]).bool()
     expected = lexicon.added(Ragged.of(texts))
     np.testing.assert_allclose(LexiconLayer(lexicon)(ids, mask), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_entries_of_tokens_come_before_those_of_the_bigrams_that_start_with_them():
-    lexicon = random_lexicon(VOCABULARY, 2)
-    lexicon = lexicon.select(np.arange(len(lexicon) - 1))  # without the last of all bigrams
-    ids, mask = torch.tensor([[2, 5, 12, 12, 2]]), torch.tensor([[True, True, True, True, False]])
-    bigrams = [VOCABULARY * (first + 1) + second for first, second in ((2, 5), (5, 12), (12, 12))]
-    place = {int(key): i for i, key in enumerate(lexicon.keys)}
-    found = LexiconLayer(lexicon).entries(ids, mask)
-    assert found.tolist() == [[place.get(key, len(place)) for key in (2, 5, 12, 12, None, *bigrams, None, None)]]
-
-
-def test_no_parameter_and_nothing_that_is_saved():
-    layer = LexiconLayer(random_lexicon(VOCABULARY, 2))
-    assert list(layer.parameters()) == []
-    assert layer.state_dict() == {}

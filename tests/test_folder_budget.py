@@ -102,19 +102,6 @@ def test_the_bytes_of_the_layers_are_known(bits, layers, dim):
     assert layer_bytes(dim, 3, bits, layers) == saved.nbytes - table
 
 
-def test_layers_get_few_bits_in_a_small_folder_and_a_lexicon_no_more_than_it_can_use():
-    large, small = (divide(size, 100_000, 384, CLASSIFIER_PARTS, 0, 10**9) for size in (5_000_000, 1_000_000))
-    assert (large.layer_bits, small.layer_bits) == (8, 4)
-    for shares, size in ((large, 5_000_000), (small, 1_000_000)):
-        assert sum(asdict(shares).values()) - shares.layer_bits == size
-        assert shares.layers == layer_bytes(384, 3, shares.layer_bits)
-        assert shares.lexicon == int(0.3 * (shares.codebook + shares.lexicon))
-    assert divide(5_000_000, 100_000, 384, CLASSIFIER_PARTS, 0, 20_000).lexicon == 20_000
-    assert divide(5_000_000, 100_000, 384, CLASSIFIER_PARTS, 0, 9_999).lexicon == 0
-    long_name = divide(5_000_000, 100_000, 384, ModelParts(1, names=["é" * 100]), 0)
-    assert long_name.config > large.config + 3 * 150
-
-
 def test_layers_have_8_bits_only_where_the_codebook_has_enough_left():
     shares = [divide(size, 1000, 32, ModelParts(32), enough=4000) for size in range(2000, 60_000, 500)]
     assert {each.layer_bits for each in shares} == {4, 8}

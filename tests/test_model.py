@@ -84,23 +84,6 @@ def test_dropout_zeroes_half_of_the_features_and_doubles_the_rest_only_while_tra
     torch.testing.assert_close(dropped[~gone], 2 * whole[real][~gone])
 
 
-@pytest.mark.parametrize("kind", [CLASSIFIER, TAGGER, ENCODER])
-def test_dropout_before_the_head_zeroes_half_of_its_input_only_while_training_and_not_in_encoders(kind):
-    model = model_of(random_model(ragged_codebook([1, 3, 2, 4] * 4, dim=64).table, kind=kind, dropout=0.5)).eval()
-    seen = []
-    model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    ids = torch.arange(16).view(16, 1)
-    model(ids)
-    model.dropout.train()  # this one alone
-    model(ids)
-    gone = seen[1] == 0
-    if kind == ENCODER:
-        assert not gone.any()
-        return
-    assert 0.4 < float(gone.float().mean()) < 0.6
-    torch.testing.assert_close(seen[1][~gone], 2 * seen[0][~gone])
-
-
 def test_a_token_of_the_expanded_sequence_is_the_mean_of_its_anchors():
     """Tokens 3 and 0 have four anchors and one; a token that is hidden has none, and a vector of zeros."""
     model = made("anchors").ade

@@ -56,15 +56,6 @@ def test_pursuit_is_orthogonal_matching_pursuit(signed):
     assert len(path) == 5
 
 
-def test_pursuit_of_all_rows_is_that_of_each_block(monkeypatch):
-    rows, anchors = Rows(3 * drawn(130, 8), torch.ones(130), CPU), unit(9, 8, seed=1)
-    settings = DistillationSettings(anchors=9, pairs=3)
-    whole = pursue(rows.take(torch.arange(130)) @ anchors.T, anchors @ anchors.T, 3)
-    monkeypatch.setattr(pursuit, "block_size", lambda *_: 64)
-    for found, expected in zip(pursue_all(rows, anchors, settings), whole, strict=True):
-        torch.testing.assert_close(found, expected)
-
-
 def test_the_update_is_weighted_least_squares():
     """With a ridge that pulls each anchor a little to where it was."""
     rows = Rows(2 * drawn(80, 16), torch.rand(80, generator=torch.Generator().manual_seed(2)), CPU)
@@ -90,19 +81,6 @@ def test_an_anchor_nobody_uses_restarts_at_the_row_of_lowest_cosine_and_a_faint_
     made = update_anchors(rows, anchors, indices, weights, cosine)
     torch.testing.assert_close(made[4:], rows.take(torch.tensor([20, 21])))
     assert float(made[3] @ rows.take(torch.tensor([7]))[0]) > 0.99
-
-
-def test_k_means_finds_the_directions_of_clusters():
-    centres = unit(7, 16)
-    table = centres.repeat_interleave(40, 0) * (1 + torch.rand(280, 1)) + 0.02 * drawn(280, 16, seed=1)
-    seen: list[tuple[str, int, int]] = []
-    found = pursuit._spherical_kmeans(
-        Rows(table, torch.ones(280), CPU), 12, torch.Generator().manual_seed(0), lambda *said: seen.append(said[:3])
-    )
-    assert found.shape == (12, 16)
-    assert float((found @ centres.T).amax(0).min()) > 0.99  # each is one of the centres; there are more of them
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(12))
-    assert seen == [("k-means", i, 6) for i in range(6)]
 
 
 def test_quality_is_of_the_composed_rows_to_the_teachers():

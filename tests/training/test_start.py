@@ -128,12 +128,6 @@ def test_training_goes_on_from_there(codebook, topics, tmp_path):
             np.testing.assert_allclose(near.saved.layers[name], layer, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("given", [{"teacher": "wordllama"}])
-def test_there_is_one_source_of_the_table(given, codebook, topics):
-    with pytest.raises(InputError, match="--from is used as it is"):
-        ade.train(topics, start=encoder_on(codebook), **given)
-
-
 @pytest.mark.parametrize("source", ["codebook", "encoder"])
 def test_a_codebook_or_an_encoder_is_fitted_to_a_size(source, codebook, topics, tmp_path):
     begin = codebook if source == "codebook" else encoder_on(codebook)

@@ -164,21 +164,6 @@ def test_what_does_not_fit_is_said(options, message, codebook):
         ade.train(["a", "b"] * 10, ["x", "y"] * 10, start=codebook, progress=False, **options)
 
 
-def test_progress_can_be_had_or_turned_off(codebook, capsys, monkeypatch):
-    monkeypatch.delenv("ADE_PROGRESS")
-    monkeypatch.setattr("ade.progress.SECONDS", 0.0)
-    data, quick = topic_texts(60, 0), {**QUICK, "steps": 3, "start": codebook}
-    seen = []
-    ade.train(*data, **quick | {"progress": lambda *given: seen.append(given[0])})
-    ade.train(*data, **quick | {"progress": False})
-    assert capsys.readouterr() == ("", "")
-    assert "train" in seen
-    ade.train(*data, **quick | {"progress": None})
-    out, lines = capsys.readouterr()
-    assert out == ""
-    assert any(line.startswith("train 3/3 loss") for line in lines.splitlines())
-
-
 def test_nothing_is_computed_for_a_folder_that_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "mine.txt").write_text("precious")
     monkeypatch.setattr("ade.training.train.fit_convex", lambda *_, **__: pytest.fail("fitted"))
