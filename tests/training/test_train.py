@@ -113,7 +113,7 @@ def test_layers_are_trained_further_where_that_is_better():
     english = ade.load("english").saved
     for name in ("sat.projection.weight", "norm.weight"):
         np.testing.assert_array_equal(fitted.saved.layers[name], english.layers[name])
-    further = ade.train(texts, noisy, steps=2, learning_rate=1e-9, device="cpu", progress=False)
+    further = ade.train(texts, noisy, steps=2, learning_rate=1e-7, device="cpu", progress=False)
     np.testing.assert_allclose(further.scores(texts[:20]), fitted.scores(texts[:20]), atol=1e-3)  # it was no better
     assert further.metadata["kept"] == "fits"
 
@@ -123,7 +123,7 @@ def test_a_classifier_of_the_same_labels_goes_on(tmp_path):
     first = ade.train(texts, labels, progress=False)
     first.save(tmp_path / "first")
     again = ade.train(
-        texts, labels, start=tmp_path / "first", steps=1, learning_rate=1e-9, device="cpu", progress=False
+        texts, labels, start=tmp_path / "first", steps=1, learning_rate=1e-7, device="cpu", progress=False
     )
     assert again.predict(texts[:30])[0].label == first.predict(texts[:30])[0].label
     other = ade.train(texts, [label.upper() for label in labels], start=tmp_path / "first", progress=False)
