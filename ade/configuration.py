@@ -1,7 +1,7 @@
 """Config: what a model is apart from its arrays, as `config.json` has it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ade.data.problems import PROBLEMS, REGRESSION, SINGLE
@@ -121,10 +121,6 @@ class Config:
         for name, (outputs, inputs) in linears.items():
             shapes |= {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
         return shapes
-
-    def with_metadata(self, **more: Any) -> "Config":
-        """Return the settings with further metadata."""
-        return replace(self, metadata={**self.metadata, **more})
 
     def as_json(self, vocabulary: int, dim: int, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the contents of `config.json`; `stored` has the sizes of the table and of the lexicon."""

@@ -143,7 +143,7 @@ class Saved:
 
     def with_metadata(self, **more: Any) -> "Saved":
         """Return the model with further metadata, for its card."""
-        return replace(self, config=self.config.with_metadata(**more))
+        return replace(self, config=replace(self.config, metadata={**self.config.metadata, **more}))
 
 
 def add_metadata(folder: Path, **more: Any) -> None:
@@ -188,16 +188,13 @@ def new_model(saved: Saved, config: Config, seed: int = 0) -> Saved:
 
     The head is new, unless both have the same labels and problem.
     """
-    fresh = new_layers(config, saved.table.dim, seed)
-    of_head = [(each.kind, each.labels, each.problem) for each in (saved.config, config)]
-    kept = {
-        name: array
-        for name, array in saved.layers.items()
-        if name in fresh
-        and array.shape == fresh[name].shape
-        and (of_head[0] == of_head[1] or not name.startswith("head."))
-    }
-    return Saved(config, saved.tokenizer, saved.table, fresh | kept)
+    layers, old = new_layers(config, saved.table.dim, seed), saved.config
+    same_head = (old.kind, old.labels, old.problem) == (config.kind, config.labels, config.problem)
+    for name, array in saved.layers.items():
+        fits = name in layers and array.shape == layers[name].shape
+        if fits and (same_head or not name.startswith("head.")):
+            layers[name] = array
+    return Saved(config, saved.tokenizer, saved.table, layers)
 
 
 def encoder_of(saved: Saved) -> Saved:
@@ -210,16 +207,11 @@ def encoder_of(saved: Saved) -> Saved:
     return replace(saved, config=config, layers={**saved.layers, **head}, lexicon=None)
 
 
-def stored_name(name: str) -> str:
-    """Return the name under which a layer's array is stored."""
-    return f"ade.{name}" if name.startswith(BASE) else name
-
-
 def _stored_layers(config: Config, layers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays that layers are stored as: weights in few bits with a scale a row, or as they are."""
     arrays = {}
     for name, array in layers.items():
-        stored = stored_name(name)
+        stored = f"ade.{name}" if name.startswith(BASE) else name
         if config.layer_bits and array.ndim == 2:
             arrays[stored], arrays[stored.removesuffix("weight") + "scales"] = pack_rows(array, config.layer_bits)
         else:
@@ -231,7 +223,7 @@ def _read_layers(config: Config, dim: int, arrays: Mapping[str, np.ndarray]) -> 
     """Return the layers in float32; those that are missing or of another shape are for `Saved` to refuse."""
     layers = {}
     for name, shape in config.layer_shapes(dim).items():
-        stored = stored_name(name)
+        stored = f"ade.{name}" if name.startswith(BASE) else name
         if config.layer_bits and len(shape) == 2:
             scales = stored.removesuffix("weight") + "scales"
             check_arrays(dict(zip((stored, scales), rows_stored(*shape, config.layer_bits), strict=True)), arrays)

@@ -75,7 +75,7 @@ class Lexicon(plain.Lexicon):
         return len(self.keys)
 
     def find(self, texts: Ragged) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct entries of each text and the number of the text of each, in the order of the texts."""
+        """Return the distinct entries of each text, and the number of the text of each, ascending."""
         keys, text = keys_of(texts, self.vocabulary)
         entry, count = self._entries(keys), len(self)
 

@@ -51,20 +51,10 @@ def shown(wanted: "bool | Report | None" = None) -> Iterator[Report]:
 
 
 def _bars(console: "Console") -> Iterator[Report]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress, TextColumn
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[metrics]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as bars:
+    metrics_column = TextColumn("{task.fields[metrics]}")
+    with Progress(*Progress.get_default_columns(), metrics_column, console=console) as bars:
         tasks = {}
 
         def report(stage: str, done: int, total: int, metrics: Mapping[str, float]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
@@ -230,17 +229,6 @@ def test_bad_texts_are_refused(encoder):
     assert encoder.encode([]).shape == (0, 24)
     assert np.array_equal(encoder.encode({"text": TEXTS}), encoder.encode(TEXTS))
     assert np.array_equal(unit(np.zeros((2, 3))), np.zeros((2, 3)))
-
-
-def test_the_card_of_an_encoder_says_how_to_get_vectors(encoder, tmp_path, capsys):
-    encoder.save(tmp_path / "encoder")
-    card = ModelCard.load(tmp_path / "encoder" / "README.md")
-    assert card.data.pipeline_tag == "sentence-similarity"
-    assert "a unit vector of 24 dimensions" in card.text
-    assert "Labels" not in card.text
-    code = card.text.split("```python\n")[1].split("```")[0]
-    exec(code.replace("FOLDER", str(tmp_path / "encoder")), {})  # what a reader of the card would run
-    assert capsys.readouterr().out.strip() == "(2, 24)"
 
 
 # -- load ----------------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_a_token_s_vector_is_the_mean_over_its_anchors(tmp_path):
 # -- model cards ---------------------------------------------------------------------------------------------------
 
 
-def test_the_card_of_a_folder_says_what_the_model_is(tmp_path):
+def test_the_card_of_a_folder_says_what_the_model_is(tmp_path, capsys):
     metadata = {"teacher": "wordllama", "license": "MIT License", "data": "topics/of three", "rows": 600}
     random_model(lexicon=True, metadata={**metadata, "lexicon": {"entries": 1234}}).save(tmp_path / "model")
     metrics = {"accuracy": 0.91, "macro_f1": 0.9, "n": 1000}
@@ -171,6 +171,9 @@ def test_the_card_of_a_folder_says_what_the_model_is(tmp_path):
     for text in (*wanted, "scores of 1,234 n-grams", 'ade.load("FOLDER").predict('):
         assert text in found.text
     assert Saved.read(tmp_path / "model").config.metadata["test"] == metrics
+    code = found.text.split("```python\n")[1].split("```")[0]
+    exec(code.replace("FOLDER", str(tmp_path / "model")), {})  # what a reader of the card would run
+    assert capsys.readouterr().out.count("Prediction(") == 2
 
 
 @pytest.mark.parametrize(
