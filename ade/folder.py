@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from tokenizers import Tokenizer
 
 from ade.codebook import Codebook, Stored, Table, read_table, rounded
 from ade.configuration import CODEBOOK, ENCODER, Config, check_kind, config_from_json
-from ade.errors import InputError, first_line
+from ade.errors import InputError
 from ade.files import MARKER, model_folder, new_file, new_folder, reading_model
 from ade.lexicon import Lexicon, read_lexicon
 from ade.packing.bits import pack_rows, rows_stored, unpack_rows
@@ -111,20 +110,6 @@ class Saved:
 
     def __deepcopy__(self, memo: object) -> "Saved":
         return self  # it is never changed
-
-    def push_to_hub(self, name: str, private: bool = False, token: str | None = None) -> str:
-        """Upload the folder to the Hugging Face hub, to a new repository if needed, and return its address."""
-        from huggingface_hub import HfApi
-
-        api = HfApi(token=token)
-        with TemporaryDirectory() as folder:
-            self.write(Path(folder))
-            try:
-                repository = api.create_repo(name, private=private, exist_ok=True)
-                api.upload_folder(repo_id=repository.repo_id, folder_path=folder, commit_message="Upload an ADE model")
-            except Exception as error:  # no such right, no network, a name the hub does not take
-                raise InputError(f"{name}: cannot be uploaded ({first_line(error)})") from None
-        return str(repository)
 
     @property
     def packed(self) -> bool:

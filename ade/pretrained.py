@@ -98,10 +98,6 @@ class AdePreTrainedModel(PreTrainedModel):
         folder.mkdir(parents=True, exist_ok=True)
         self.to_saved().write(folder)
 
-    def push_to_hub(self, repo_id: str, *_: Any, **given: Any) -> str:
-        """Upload the model folder to the Hugging Face hub."""
-        return self.to_saved().push_to_hub(repo_id, bool(given.get("private")), given.get("token"))
-
     def _init_weights(self, module: torch.nn.Module) -> None:
         """Leave the weights as they are: they are copied from what was read."""
 

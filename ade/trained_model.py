@@ -67,10 +67,6 @@ class TrainedModel:
         """Write a complete model folder."""
         self.saved.save(folder, overwrite)
 
-    def push_to_hub(self, name: str, private: bool = False, token: str | None = None) -> str:
-        """Upload the model folder to the Hugging Face hub, to a new repository if needed, and return its address."""
-        return self.saved.push_to_hub(name, private, token)
-
     def _rows(self, texts: Sequence[str], compute: Callable[[Ragged], np.ndarray]) -> np.ndarray:
         """Compute rows (n, m) of texts, some thousand texts at a time."""
         texts = given_texts(texts)

@@ -1,13 +1,6 @@
 """At home in transformers: Trainer, pipelines, tokenizers, model cards, the hub; runs with the oldest release, too."""
 
-import base64
-import json
-import os
-import subprocess
-import sys
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -27,7 +20,6 @@ from transformers import (
 
 from ade.configuration import CODEBOOK, ENCODER, TAGGER, Config
 from ade.data.problems import MULTI, REGRESSION, SINGLE
-from ade.errors import InputError
 from ade.folder import Saved, add_metadata, nbytes_of
 from ade.model_card import card, licence
 from ade.packing.format import Packing
@@ -225,60 +217,3 @@ def test_a_name_that_is_nowhere_is_one_error(monkeypatch, ade):
     status, out, err = ade("predict", "nobody/nothing-at-all")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "neither a model folder nor a reachable hub name" in err
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's interface as an upload of small files needs; keeps what it is sent."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        kept, (host, port) = self.server.kept, self.server.server_address
-        if self.path == "/api/repos/create":
-            answer = {"url": f"http://{host}:{port}/you/name"}
-        elif self.path == "/api/validate-yaml":  # the card, before it is taken
-            answer = {"errors": [], "warnings": []}
-        elif "/preupload/" in self.path:
-            names = [each["path"] for each in json.loads(body)["files"]]
-            answer = {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]}
-        else:
-            for line in map(json.loads, body.splitlines()):
-                if line["key"] == "file":
-                    kept[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            answer = {"commitUrl": f"http://{host}:{port}/you/name/commit/1", "commitOid": "1", "pullRequestUrl": None}
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def do_GET(self) -> None:
-        self.send_response(404)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.mark.parametrize("load", ["ade.Classifier.load", "ade.AdeForSequenceClassification.from_pretrained"])
-def test_what_is_pushed_is_a_whole_folder(load, tmp_path):
-    """In a fresh process, as the hub's address is read when its library is loaded."""
-    saved = random_model(packed_codebook(), lexicon=True, layer_bits=8)
-    saved.save(tmp_path / "model")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        server.kept = {}
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        push = f"import ade; print({load}({str(tmp_path / 'model')!r}).push_to_hub('you/name', token='t'))"
-        host, port = server.server_address
-        more = {"HF_ENDPOINT": f"http://{host}:{port}", "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", push], capture_output=True, text=True, env={**os.environ, **more}, check=False
-        )
-        server.shutdown()
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "you/name" in done.stdout
-    assert server.kept == {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-
-
-def test_a_hub_out_of_reach_is_one_error(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(InputError, match="you/name: cannot be uploaded"):
-        random_model().push_to_hub("you/name", token="t")
