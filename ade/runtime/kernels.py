@@ -2,8 +2,9 @@
 
 There a row has, for every head, [query, key, value, zeros], then the row's own 1 + C scores and zeros: what a program
 of a kernel reads together lies together, in blocks whose width is a power of two. A token is rows[id] +
-positions[position]. `attend` gathers tokens and computes the attention output without writing a query, a key or an
-attention weight to memory; `pool` computes the pooling weights and sums the tokens' scores into class scores.
+positions[position]. `_attend` gathers tokens and computes the attention output without writing a query, a key or an
+attention weight to memory, a program for each head of each block of tokens of a text; `_pool` computes the pooling
+weights and sums the tokens' scores into class scores, a program for each text.
 """
 
 from dataclasses import dataclass
@@ -80,11 +81,6 @@ def device_tables(tables: LookupTables, device: torch.device, dtype: torch.dtype
         head_width=tables.dim // config.heads,
         scores=tables.outputs + 1,
     )
-
-
-def class_scores(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Return the class scores (B, C) of padded ids (B, L) int32, with the texts' lengths (B,) int32."""
-    return pool(tables, ids, lengths, attend(tables, ids, lengths))
 
 
 if triton is not None:
@@ -164,40 +160,28 @@ if triton is not None:
         tl.store(out + text * (scores - 1) + column - 1, pooled, mask=(column > 0) & used)
 
 
-def attend(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Return the attention output of each token, per head: (B, L, H, 1 + C) float32; undefined at padding.
-
-    One program for each head of each block of tokens of a text.
-    """
+def class_scores(tables: DeviceTables, ids: Tensor, lengths: Tensor) -> Tensor:
+    """Return the class scores (B, C) of padded ids (B, L) int32, with the texts' lengths (B,) int32."""
     batch, length = ids.shape
-    output = torch.empty(batch, length, tables.heads, tables.scores, dtype=torch.float32, device=ids.device)
+    width, heads, scores = tables.rows.shape[1], tables.heads, tables.scores
+    attended = torch.empty(batch, length, heads, scores, dtype=torch.float32, device=ids.device)
     block = min(MAX_BLOCK, max(16, triton.next_power_of_2(length)))  # of queries, and of keys
-    _attend[batch, tables.heads, triton.cdiv(length, block)](
-        tables.rows, tables.positions, ids, lengths, output, tables.rows.shape[1], length, tables.scores,
-        tables.head_columns, HEADS=tables.heads, HEAD=tables.head_width, VALUE=padded(tables.scores),
-        QUERIES=block, KEYS=block, STEPS=triton.cdiv(length, block), num_warps=8 if block == 128 else 4, num_stages=1,
+    steps = triton.cdiv(length, block)
+    _attend[batch, heads, steps](
+        tables.rows, tables.positions, ids, lengths, attended, width, length, scores, tables.head_columns,
+        HEADS=heads, HEAD=tables.head_width, VALUE=padded(scores), QUERIES=block, KEYS=block, STEPS=steps,
+        num_warps=8 if block == 128 else 4, num_stages=1,
     )  # fmt: skip
-    return output
-
-
-def pool(tables: DeviceTables, ids: Tensor, lengths: Tensor, output: Tensor) -> Tensor:
-    """Return the class scores (B, C), the tokens' averaged with the pooling weights: one program for each text."""
-    batch, length = ids.shape
-    scores = torch.empty(batch, tables.scores - 1, dtype=torch.float32, device=ids.device)
+    pooled = torch.empty(batch, scores - 1, dtype=torch.float32, device=ids.device)
     _pool[(batch,)](
-        tables.rows, tables.positions, ids, lengths, output, scores, tables.rows.shape[1], length,
-        tables.own_scores, tables.scores, HEADS=tables.heads, BLOCK=triton.next_power_of_2(length),
-        COLUMNS=max(2, triton.next_power_of_2(tables.scores)), num_warps=4 if length <= 256 else 8,
+        tables.rows, tables.positions, ids, lengths, attended, pooled, width, length, tables.own_scores, scores,
+        HEADS=heads, BLOCK=triton.next_power_of_2(length), COLUMNS=max(2, triton.next_power_of_2(scores)),
+        num_warps=4 if length <= 256 else 8,
     )  # fmt: skip
-    return scores
+    return pooled
 
 
 # -- the lexicon: searchsorted and a sum over distinct entries, faster than `LexiconLayer` for short texts -----------
-
-
-def lexicon_scores(tables: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Scores (B, C) the lexicon gives padded ids (B, L) int32, with the texts' lengths (B,) int32."""
-    return add_entries(tables, find_entries(tables, ids, lengths))
 
 
 if triton is not None:
@@ -252,26 +236,19 @@ if triton is not None:
         tl.store(out + text * labels + column, added, mask=written)
 
 
-def find_entries(tables: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Return `LexiconLayer.entries` of padded ids: (B, 2 L) int32."""
+def lexicon_scores(lexicon: LexiconLayer, ids: Tensor, lengths: Tensor) -> Tensor:
+    """Return what a lexicon adds to the scores (B, C) of padded ids (B, L) int32, with the lengths (B,) int32."""
     batch, length = ids.shape
-    count = len(tables.keys)
-    found = torch.empty(batch, 2 * length, dtype=torch.int32, device=ids.device)
+    count, labels = len(lexicon.keys), len(lexicon.bias)
+    entries = torch.empty(batch, 2 * length, dtype=torch.int32, device=ids.device)  # as `LexiconLayer.entries`
     _find[batch, triton.cdiv(2 * length, KEYS_PER_PROGRAM)](
-        ids, lengths, tables.keys, found, count, length, tables.vocabulary,
+        ids, lengths, lexicon.keys, entries, count, length, lexicon.vocabulary,
         STEPS=count.bit_length(), BLOCK=KEYS_PER_PROGRAM,
     )  # fmt: skip
-    return found
-
-
-def add_entries(tables: LexiconLayer, entries: Tensor) -> Tensor:
-    """`LexiconLayer.added` in one kernel, one program for each text."""
-    batch, width = entries.shape
-    labels = len(tables.bias)
-    added = torch.empty(batch, labels, dtype=torch.float32, device=entries.device)
+    added = torch.empty(batch, labels, dtype=torch.float32, device=ids.device)
     _add[(batch,)](
-        entries, tables.squares, tables.scores, tables.bias, added, len(tables.keys), width, labels,
-        STEPS=triton.cdiv(width, ENTRIES_PER_STEP), BLOCK=ENTRIES_PER_STEP,
+        entries, lexicon.squares, lexicon.scores, lexicon.bias, added, count, 2 * length, labels,
+        STEPS=triton.cdiv(2 * length, ENTRIES_PER_STEP), BLOCK=ENTRIES_PER_STEP,
         COLUMNS=max(2, triton.next_power_of_2(labels)), num_warps=4,
     )  # fmt: skip
     return added
