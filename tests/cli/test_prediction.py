@@ -81,6 +81,12 @@ def test_the_text_column_is_said_and_can_be_named(ade, trained, tmp_path):
 
 
 @pytest.fixture
+def objects(ade):
+    """Predictions as objects of JSON."""
+    return lambda *words: [json.loads(line) for line in ade("predict", *words, "--json")[1].splitlines()]
+
+
+@pytest.fixture
 def cells(ade, tmp_path):
     """The cells that predictions fill in a CSV file, row by row."""
 
@@ -92,11 +98,9 @@ def cells(ade, tmp_path):
     return read
 
 
-def test_the_most_probable_labels(ade, cells, trained, tmp_path):
+def test_the_most_probable_labels(ade, cells, objects, trained, tmp_path):
     path = write_rows(tmp_path, "txt")
-    _, out, _ = ade("predict", trained, path, "--json", "--top-k", 2)
-    for line, label in zip(out.splitlines(), FOUND, strict=True):
-        row = json.loads(line)
+    for row, label in zip(objects(trained, path, "--top-k", 2), FOUND, strict=True):
         assert [row["prediction"], row["probability"]] == [*row["top"][0].values()]
         assert (row["prediction"], len(row["top"])) == (label, 2)
         assert row["top"][0]["probability"] >= row["top"][1]["probability"]
@@ -112,17 +116,15 @@ def test_the_most_probable_labels(ade, cells, trained, tmp_path):
     assert out.splitlines()[0].split("\t") == [*first[1:3], *first[5:]]  # the first label once
 
 
-def test_below_the_threshold_there_is_no_label(ade, cells, trained, tmp_path):
+def test_below_the_threshold_there_is_no_label(ade, cells, objects, trained, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("the coach and the team\nthe of and\n")
-    _, out, _ = ade("predict", trained, path, "--json")
-    sure, unsure = (json.loads(line)["probability"] for line in out.splitlines())
+    sure, unsure = (row["probability"] for row in objects(trained, path))
     assert unsure < sure
     limit = ("--threshold", (sure + unsure) / 2)
     _, out, _ = ade("predict", trained, path, *limit)
     assert [line.split("\t")[0] for line in out.splitlines()] == ["sport", ""]
-    _, out, _ = ade("predict", trained, path, *limit, "--json")
-    assert [json.loads(line)["prediction"] for line in out.splitlines()] == ["sport", None]
+    assert [row["prediction"] for row in objects(trained, path, *limit)] == ["sport", None]
     assert [row[1] for row in cells(trained, path, *limit)] == ["prediction", "sport", ""]
 
 
@@ -243,20 +245,20 @@ def several(codebook, tmp_path_factory):
     return folder
 
 
-def test_a_multi_label_model_takes_another_threshold(ade, cells, several, tmp_path):
+def test_a_multi_label_model_takes_another_threshold(cells, objects, several, tmp_path):
     (tmp_path / "a.txt").write_text("goal bank\n")
-    words = ("predict", several / "multi", tmp_path / "a.txt", "--json", "--top-k", 3)
-    row = json.loads(ade(*words)[1])
+    words = (several / "multi", tmp_path / "a.txt", "--top-k", 3)
+    (row,) = objects(*words)
     likely = {each["label"]: each["probability"] for each in row["top"] if each["probability"] >= 0.5}
     assert dict(zip(row["prediction"], row["probability"], strict=True)) == likely
     for limit, expected in ((0, ["goal", "bank", "orbit"]), (1, [])):
-        assert json.loads(ade(*words, "--threshold", limit)[1])["prediction"] == expected
+        assert objects(*words, "--threshold", limit)[0]["prediction"] == expected
     assert cells(several / "multi", tmp_path / "a.txt", "--threshold", 0)[1][1] == "goal|bank|orbit"
 
 
-def test_a_number_has_no_probability(ade, cells, several, tmp_path):
+def test_a_number_has_no_probability(ade, cells, objects, several, tmp_path):
     (tmp_path / "a.txt").write_text("goal\n")
-    row = json.loads(ade("predict", several / "number", tmp_path / "a.txt", "--json")[1])
+    (row,) = objects(several / "number", tmp_path / "a.txt")
     assert set(row) == {"text", "prediction"}
     assert cells(several / "number", tmp_path / "a.txt")[1] == ["goal", f"{row['prediction']:.6g}"]
     for flag in (("--top-k", 2), ("--threshold", 0.5)):
@@ -264,9 +266,9 @@ def test_a_number_has_no_probability(ade, cells, several, tmp_path):
         assert (status, "this model predicts a number, or tags" in errors) == (2, True)
 
 
-def test_tags_of_a_row(ade, cells, several, tmp_path):
+def test_tags_of_a_row(ade, cells, objects, several, tmp_path):
     (tmp_path / "a.csv").write_text("id,text\n7,goal orbit\n")
-    row = json.loads(ade("predict", several / "tagger", tmp_path / "a.csv", "--json")[1])
+    (row,) = objects(several / "tagger", tmp_path / "a.csv")
     assert (row["id"], len(row["prediction"])) == ("7", 2)
     assert cells(several / "tagger", tmp_path / "a.csv")[1] == ["7", "goal orbit", " ".join(row["prediction"])]
     _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv")
