@@ -26,7 +26,8 @@ def run(out: Annotated[Path, option("Output folder.", metavar="FOLDER")] = Path(
     from ade.trained_model import Encoder
     from ade.training.train import train
 
-    data, test = load_dataset(EMBEDDED, "train"), load_dataset(EMBEDDED, "test")
+    data = load_dataset(EMBEDDED, "train")
+    test = load_dataset(EMBEDDED, "test")
     data, test = data.split(ROWS / len(data), 0)[1], test.split(TEST_ROWS / len(test), 0)[1]
     encoder = Encoder.load(ENGLISH)
     by_names: Any = evaluate(encoder.classifier(data.names), test)

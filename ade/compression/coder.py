@@ -130,7 +130,9 @@ class _Rows:
         """
         dim = self.dim
         weights = self.weight[self.coded].sqrt()  # between rows that all count the same, and rows by frequency
-        mean, second, total = torch.zeros(dim), torch.zeros(dim, dim), weights.sum()
+        mean = torch.zeros(dim)
+        second = torch.zeros(dim, dim)
+        total = weights.sum()
         for rows, weight in zip(self.coded.split(BLOCK), weights.split(BLOCK), strict=True):
             part = self.table[rows].float()
             mean += weight @ part
@@ -142,7 +144,8 @@ class _Rows:
             metric = source.metric.double().cpu()
             mixed = (1 - source.plain_share) * metric * dim / metric.trace() + source.plain_share * plain
             values, vectors = torch.linalg.eigh((mixed + mixed.T) / 2)
-            root, inverse = vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
+            root = vectors * values.sqrt() @ vectors.T
+            inverse = vectors / values.sqrt() @ vectors.T
         covariance = root @ (second / total - torch.outer(mean, mean)).double() @ root
         directions = (torch.linalg.eigh(covariance).eigenvectors.flip(1).T @ inverse).float()  # largest first
         width = widths_of(dim, FINE)[0]  # of the first stage, in all plans
@@ -160,7 +163,8 @@ class _Plan:
     def __init__(self, rows: _Rows, stages: Sequence[Stage], report: Report) -> None:
         self.rows, self.stages = rows, stages
         sample = rows.coded[torch.randperm(len(rows.coded), generator=rows.generator)[:TRIED]]
-        residual, weights = rows.rotated(sample), torch.ones(len(sample))
+        residual = rows.rotated(sample)
+        weights = torch.ones(len(sample))
         whole, left = residual.square().sum(), [1.0]
         for number, stage in enumerate(stages):
             report("try", number, len(stages), {})
@@ -197,7 +201,8 @@ def _price(plans: Sequence[_Plan], size: int) -> float:
     def fits(price: float) -> bool:
         return sum(plan.shape(price).nbytes for plan in plans) <= size
 
-    low, high = 0.0, max(float(plan.rows.worth.max() * plan.gain.max()) for plan in plans)
+    low = 0.0
+    high = max(float(plan.rows.worth.max() * plan.gain.max()) for plan in plans)
     for _ in range(60):
         price = (low + high) / 2
         low, high = (low, price) if fits(price) else (price, high)
@@ -209,7 +214,9 @@ def _price(plans: Sequence[_Plan], size: int) -> float:
 
 def _encode(plan: _Plan, price: float, report: Report) -> PackedTable:
     """Return the table with the stages that are worth their price."""
-    rows, shape, depths = plan.rows, plan.shape(price), plan.depths(price)
+    rows = plan.rows
+    shape = plan.shape(price)
+    depths = plan.depths(price)
     packed = PackedTable(shape)
     packed.fill({"exact": rows.table[rows.exact], "mean": rows.mean})
     packed.fill({"rotation": rows.rotation, "rotation_scale": rows.scale})
@@ -238,7 +245,8 @@ def _code(residual: Tensor, weights: Tensor, stage: Stage, generator: torch.Gene
     """
     pieces = residual.shape[1] // stage.width
     chosen = torch.randperm(len(residual), generator=generator)[:SAMPLE]
-    sample, weight = residual[chosen], weights[chosen].sqrt()  # a book is to serve rare rows too
+    sample = residual[chosen]
+    weight = weights[chosen].sqrt()  # a book is to serve rare rows too
     if stage.shared:
         parts = sample.reshape(-1, pieces, stage.width)  # (n, pieces, width)
         spread = parts.square().mean((0, 2)).sqrt().clamp(min=1e-12)  # (pieces,)
@@ -246,11 +254,13 @@ def _code(residual: Tensor, weights: Tensor, stage: Stage, generator: torch.Gene
         scaled = (parts / spread[:, None]).reshape(-1, stage.width)[some]
         books = kmeans(scaled, weight[some // pieces])[None]
     else:
-        columns, spread = sample.split(stage.width, 1), torch.ones(pieces)
+        columns = sample.split(stage.width, 1)
+        spread = torch.ones(pieces)
         books = torch.stack(_in_threads(lambda piece: kmeans(columns[piece].contiguous(), weight), pieces))
 
     top = books.abs().amax((1, 2), keepdim=True).clamp(min=1e-12) / 127
-    book, scale = (books / top).round().to(torch.int8), top * spread[:, None, None]
+    book = (books / top).round().to(torch.int8)
+    scale = top * spread[:, None, None]
     entries = book * scale  # (pieces, ENTRIES, width)
     codes = torch.empty(pieces, len(residual), dtype=torch.uint8)
 

@@ -160,9 +160,12 @@ class _Job:
     """A model whose tables are packed; it is loaded again for every size that is tried."""
 
     def __init__(self, folder: Path, texts: Texts, settings: CompressionSettings, report: Report) -> None:
-        self.texts, self.settings, self.report = texts, settings, report
+        self.texts = texts
+        self.settings = settings
+        self.report = report
         self.model, self.tokenizer = load_model(folder)
-        self.tables, self.dtype = find_tables(self.model), self.model.dtype
+        self.tables = find_tables(self.model)
+        self.dtype = self.model.dtype
         beside = tables_beside(self.model)
         self.lengths = {self.tables.input: self._module(self.tables.input).embedding_dim}  # of the rows that are coded
         if settings.head:
@@ -197,7 +200,8 @@ class _Job:
 
     def _sources(self, size: int) -> list[SourceTable]:
         """Return the tables to code in `size` bytes together, and what their errors cost."""
-        frequencies, importance = self._frequencies(), dict.fromkeys(self.weights, 1.0)
+        frequencies = self._frequencies()
+        importance = dict.fromkeys(self.weights, 1.0)
         if len(self.weights) > 1:
             ids = self._example_ids(NOISE_TEXTS)
             readers = {name: self._readers(name) for name in self.weights}
@@ -211,7 +215,8 @@ class _Job:
             special = special_token_rows(self.tokenizer, weight, size * weight.numel() // total)
             exact = [row * slices + number for row in special for number in range(slices)]
             frequency = frequencies[: len(weight)].repeat_interleave(slices)
-            rows, metric = weight.cpu().reshape(-1, length), self._metric(name)
+            rows = weight.cpu().reshape(-1, length)
+            metric = self._metric(name)
             kind = DECODER if is_decoder(self.model) else ENCODER
             sources.append(SourceTable(rows, frequency, exact, metric, importance[name], **kind))
         return sources
@@ -233,7 +238,8 @@ class _Job:
     def _frequencies(self) -> Tensor:
         """Return the mean of the expected frequencies of rows over files of texts, which count the same."""
         files = [texts for texts in self.texts.counted.values() if texts] or [[]]
-        tokenizer, rows = self.tokenizer.backend_tokenizer, max(map(len, self.weights.values()))
+        tokenizer = self.tokenizer.backend_tokenizer
+        rows = max(map(len, self.weights.values()))
         return torch.stack([row_frequencies(tokenizer, rows, texts, self.report) for texts in files]).mean(0)
 
     def _example_ids(self, most: int) -> list[list[int]]:

@@ -98,12 +98,15 @@ def _expected(tokenizer: Tokenizer, rows: int, report: Report) -> Tensor:
     total = np.zeros(rows)
     for number, (language, words) in enumerate(lists.items()):
         report("words", number, len(lists), {})
-        names, frequencies = list(words), np.array(list(words.values()))  # most frequent first
+        names = list(words)  # most frequent first
+        frequencies = np.array(list(words.values()))
         frequencies /= frequencies.sum()
-        shares, whole = np.zeros(rows), 0.0  # of each token, and of words that are a single token
+        shares = np.zeros(rows)  # of each token, and of words that are a single token
+        whole = 0.0
         for form, space, share, most in FORMS:
             before = "" if language in WITHOUT_SPACES else space
-            ids, weights = _ids(tokenizer, [before + form(word) for word in names[:most]]), frequencies[:most]
+            ids = _ids(tokenizer, [before + form(word) for word in names[:most]])
+            weights = frequencies[:most]
             tokens = np.array([token for word in ids for token in word], np.int64)
             each = share * np.repeat(weights, [len(word) for word in ids])
             shares += np.bincount(tokens, each, minlength=rows)[:rows]
@@ -145,7 +148,8 @@ def generated_texts(tokenizer: Tokenizer, count: int) -> list[str]:
 
     texts, chooser = [], random.Random(1)
     for language in known:
-        words, space = lists[language], "" if language in WITHOUT_SPACES else " "
+        words = lists[language]
+        space = "" if language in WITHOUT_SPACES else " "
         drawn = chooser.choices(list(words), list(words.values()), k=TEXTS * TEXT_WORDS)
         made = [space.join(drawn[at : at + TEXT_WORDS]) for at in range(0, len(drawn), TEXT_WORDS)]
         texts += made[: math.ceil(count / len(known))]
@@ -158,7 +162,8 @@ def _whole(tokenizer: Tokenizer, words: list[list[int]]) -> np.ndarray:
     The mark of a space that SentencePiece puts before a text does not count, and the unknown token is no word.
     """
     name = getattr(tokenizer.model, "unk_token", None)
-    mark, unknown = tokenizer.token_to_id("\u2581"), tokenizer.token_to_id(name) if name else None
+    mark = tokenizer.token_to_id("\u2581")
+    unknown = tokenizer.token_to_id(name) if name else None
     bare = [ids[1:] if ids[:1] == [mark] else ids for ids in words]
     return np.array([len(ids) == 1 and ids[0] != unknown for ids in bare], bool)
 

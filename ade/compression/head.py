@@ -85,8 +85,10 @@ class PackedEmbedding(PackedModule):
 
     def __init__(self, table: PackedTable, replaced: nn.Embedding, owned: bool = True) -> None:
         super().__init__(table, replaced.weight, owned)
-        self.num_embeddings, self.embedding_dim = replaced.num_embeddings, replaced.embedding_dim
-        self.slices, self.padding_idx = self.embedding_dim // table.shape.dim, replaced.padding_idx
+        self.num_embeddings = replaced.num_embeddings
+        self.embedding_dim = replaced.embedding_dim
+        self.slices = self.embedding_dim // table.shape.dim
+        self.padding_idx = replaced.padding_idx
         scale, rounded = scale_of(replaced)
         self._factor = torch.tensor(scale, device="cpu") if rounded else scale
 
@@ -116,7 +118,8 @@ class PackedHead(PackedModule):
 
     def __init__(self, table: PackedTable, replaced: nn.Linear, owned: bool = True) -> None:
         super().__init__(table, replaced.weight, owned)
-        self.in_features, self.out_features = replaced.in_features, replaced.out_features
+        self.in_features = replaced.in_features
+        self.out_features = replaced.out_features
         self.bias = replaced.bias  # the same parameter: it may be tied, too
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -134,7 +137,8 @@ def packed_module(table: PackedTable, replaced: nn.Module, name: str, owned: boo
     """Return the module to put in place of another; raises InputError where that cannot be."""
     if not isinstance(replaced, nn.Embedding | nn.Linear):
         raise InputError(f"{name} is {type(replaced).__name__}: only nn.Embedding and nn.Linear can be packed")
-    given, size = tuple(replaced.weight.shape), (table.shape.rows, table.shape.dim)
+    given = tuple(replaced.weight.shape)
+    size = (table.shape.rows, table.shape.dim)
     slices = given[1] // size[1] if isinstance(replaced, nn.Embedding) else 1
     if (given[0] * slices, given[1]) != (size[0], size[1] * slices):
         raise InputError(f"{name} is {given[0]} x {given[1]}, the packed table {size[0]} x {size[1]}")

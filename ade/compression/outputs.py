@@ -172,7 +172,8 @@ def importance(
     the next token or the hidden states change. `readers` are the modules that read each table, `dims` the lengths of
     its rows.
     """
-    device, cost = next(model.parameters()).device, dict.fromkeys(readers, 0.0)
+    device = next(model.parameters()).device
+    cost = dict.fromkeys(readers, 0.0)
     deviations = {name: _deviation(modules[0].weight) for name, modules in readers.items()}
     torch.manual_seed(0)
     for ids in texts:

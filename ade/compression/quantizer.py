@@ -141,7 +141,8 @@ def replace_tables(model: Any, tables: Mapping[str, PackedTable]) -> None:
     """
     put_tables(model, tables)
     config = AdeQuantizationConfig.of(model)
-    model.hf_quantizer, model.config.quantization_config = AdeQuantizer(config), config
+    model.hf_quantizer = AdeQuantizer(config)
+    model.config.quantization_config = config
     model.is_quantized, model.quantization_method = True, METHOD
 
 
@@ -152,7 +153,8 @@ def check_arrays(model: Any, name: str, stored: Stored, table: PackedTable) -> N
     if prefix is None:
         raise InputError(f"the folder has no packed table {name}, which its config.json names")
     for array, (size, kind) in table.shape.arrays().items():
-        given, dtype = stored.get(f"{prefix}.table.{array}"), getattr(torch, kind)
+        given = stored.get(f"{prefix}.table.{array}")
+        dtype = getattr(torch, kind)
         if given != (size, dtype):
             has = "is missing" if given is None else f"is {list(given[0])} of {given[1]}"
             raise InputError(f"{prefix}.table.{array} {has}: config.json says {list(size)} of {dtype}")

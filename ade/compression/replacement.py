@@ -69,7 +69,8 @@ def tables_beside(model: Any) -> dict[str, int]:
     with hooked(dict.fromkeys(tables_of, seen)):
         hidden_states(body_of(model), *padded([ids], model.device))
 
-    tables, length = find_tables(model), getattr(model.config.get_text_config(), "hidden_size_per_layer_input", None)
+    tables = find_tables(model)
+    length = getattr(model.config.get_text_config(), "hidden_size_per_layer_input", None)
     beside = {}
     for name, module in model.named_modules():
         if module in readers and name not in (tables.input, *tables.shared):
@@ -80,7 +81,8 @@ def tables_beside(model: Any) -> dict[str, int]:
 
 def modules_sharing(model: Any, name: str) -> tuple[str, ...]:
     """Return the names of the other modules with the table of this one, by declared ties or by being the same."""
-    module, ties = model.get_submodule(name), model.all_tied_weights_keys
+    module = model.get_submodule(name)
+    ties = model.all_tied_weights_keys
     source = ties.get(f"{name}.weight", f"{name}.weight")
     declared = {source, *(target for target, other in ties.items() if other == source)}
 

@@ -52,7 +52,8 @@ def tune(
     optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE, betas=(0.9, 0.98))
     average = 0.0
 
-    was_training, learning = body.training, [p for p in body.parameters() if p.requires_grad]
+    was_training = body.training
+    learning = [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
     try:
         with tf32(device):
@@ -122,7 +123,8 @@ class Candidates:
         counts = torch.bincount(torch.tensor([token for ids in texts for token in ids]), minlength=rows)[:rows]
         order = counts.argsort(descending=True)
         kept = rows if rows <= CANDIDATES else min(CANDIDATES // 2, int((counts > 0).sum()))
-        self.always, self.others = order[:kept].sort().values, order[kept:]
+        self.always = order[:kept].sort().values
+        self.others = order[kept:]
         self.device = device
 
     def draw(self, step: int) -> tuple[Tensor, Tensor]:
