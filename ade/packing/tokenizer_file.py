@@ -40,7 +40,12 @@ Json = dict[str, Any]
 def read_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer of a folder; an `InputError` if it is damaged."""
     path = tokenizer_path(folder)
-    return read_packed(path) if path.name == PACKED else _read_plain(path)
+    if path.name == PACKED:
+        return read_packed(path)
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise InputError(f"{path}: not a readable {TOKENIZER} ({first_line(error)})") from None
 
 
 def tokenizer_path(folder: Path) -> Path:
@@ -66,7 +71,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, packed: bool, max_tokens
     if packed:
         (folder / PACKED).write_bytes(packed_bytes(plain))
     else:
-        (folder / TOKENIZER).write_text(_compact_json(json.loads(plain.to_str())), "utf8")
+        plain.save(str(folder / TOKENIZER), pretty=False)
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -111,25 +116,13 @@ def packed_bytes(tokenizer: Tokenizer) -> bytes:
 def read_packed(path: Path) -> Tokenizer:
     """Read a packed tokenizer file; an `InputError` if it is damaged or too large."""
     try:
-        data = path.read_bytes()
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
-        found = decompressor.decompress(data, MAX_BYTES + 1)
-        if len(found) > MAX_BYTES:
-            raise InputError(f"{path}: has more than {MAX_BYTES:,} bytes when it is decompressed")
+        data = decompressor.decompress(path.read_bytes(), MAX_BYTES)
         if not decompressor.eof:
-            raise ValueError("it is cut short")
-        return Tokenizer.from_str(_compact_json(_unpack(json.loads(found))))
-    except InputError:
-        raise
+            raise ValueError(f"it is cut short, or has more than {MAX_BYTES:,} bytes when it is decompressed")
+        return Tokenizer.from_str(_compact_json(_unpack(json.loads(data))))
     except Exception as error:  # of lzma, of json, of missing columns, of tokenizers, which raises nothing more precise
         raise InputError(f"{path}: not a readable packed tokenizer ({first_line(error)})") from None
-
-
-def _read_plain(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more precise
-        raise InputError(f"{path}: not a readable {TOKENIZER} ({first_line(error)})") from None
 
 
 def _compact_json(value: Json) -> str:
