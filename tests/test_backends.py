@@ -15,6 +15,7 @@ from ade.backends import Backend, PlainBackend, TableBackend, backend_for
 from ade.codebook import rounded
 from ade.configuration import CLASSIFIER, ENCODER, TAGGER
 from ade.data.tokens import Ragged
+from ade.errors import InputError
 from ade.folder import Saved
 from ade.model import model_of
 from ade.torch_backends import TorchBackend, torch_backend
@@ -113,6 +114,11 @@ def test_ragged_codebooks_and_texts(counts, lengths, labels, attend):
 def test_rows_so_small_that_the_norms_epsilon_counts():
     book = ragged_codebook([1, 2, 3, 4] * 4, dim=16).table
     check(random_model(replace(book, anchors=3e-3 * book.anchors)), random_texts([3, 1, 9], 16))
+
+
+def test_lookup_tables_are_for_attention_over_tokens():
+    with pytest.raises(InputError, match="this model attends over anchors"):
+        TableBackend(random_model(attend="anchors"))
 
 
 @pytest.mark.parametrize("attend", ["tokens", "anchors"])

@@ -78,21 +78,6 @@ def test_the_problem_of_a_classifier_follows_from_its_labels_as_in_transformers(
     assert Config(kind=TAGGER, labels=("a", "b")).problem is None
 
 
-def test_shapes_of_layers_are_those_of_the_settings():
-    both = {"norm.weight": (8,), "norm.bias": (8,), "head.weight": (2, 8), "head.bias": (2,)}
-    pooler = {"pooler.weight": (1, 8), "pooler.bias": (1,)}
-    sat = {"sat.projection.weight": (24, 8), "sat.projection.bias": (24,)}
-    sat |= {"sat.output.weight": (8, 8), "sat.output.bias": (8,)}
-    further = {f"layers.0.{name}": shape for name, shape in sat.items()}
-    further |= {f"layers.0.{norm}.{part}": (8,) for norm in ("norm", "attention_norm") for part in ("weight", "bias")}
-    further |= {"layers.0.inner.weight": (32, 8), "layers.0.inner.bias": (32,)}
-    further |= {"layers.0.outer.weight": (8, 32), "layers.0.outer.bias": (8,)}
-    assert Config(**BASE, sat=False).layer_shapes(8) == both | pooler
-    assert Config(**BASE, layers=2).layer_shapes(8) == both | pooler | sat | further
-    assert Config(**BASE, kind=TAGGER).layer_shapes(8) == both | sat
-    assert Config(kind=CODEBOOK).layer_shapes(8) == {}
-
-
 ENCODES = Config(kind=ENCODER, output_size=7, layers=2)
 FULL = Config(
     labels=("1", "2"), label_type="int", problem=MULTI, attend="anchors", positions="each", position_scale=0.5,

@@ -13,7 +13,7 @@ from ade.plain import Lexicon, Model, Pairs, lexicon_scores, sinusoidal, softmax
 from ade.trained_model import unit
 from tests.frozen.cases import CASES, TEXTS, WORDS
 from tests.frozen.models import EXPLAINED, write
-from tests.models import oracle, packed_codebook, random_model
+from tests.models import oracle, random_model
 from tests.test_frozen import arrays, assert_near, own  # noqa: F401 - a fixture
 
 IDS = np.array([3, 1, 5, 5, 0, 2])
@@ -85,14 +85,6 @@ def test_an_anchor_is_normalised_before_it_is_scaled():
     x, word = Model(table, weights, heads=1, attend="anchors", positions="none").elements(np.array([0, 1]))
     np.testing.assert_allclose(x[1], 4 * x[0])
     assert word.tolist() == [0, 1]
-
-
-def test_a_tag_is_of_the_mean_over_a_tokens_anchors():
-    model = oracle(random_model(packed_codebook(), attend="anchors"))
-    states, word = model.states(IDS)
-    expected = np.stack([states[word == i].mean(0) for i in range(len(IDS))]) @ model.weights["head.weight"].T
-    np.testing.assert_allclose(model.token_scores(IDS), expected + model.weights["head.bias"], rtol=1e-6)
-    assert len(word) > len(IDS)
 
 
 def test_the_code_of_the_page_about_it_runs(capsys):

@@ -1,13 +1,11 @@
-"""Attention is the softmax of the products, however large; a further layer is that of the method in plain numpy."""
+"""Attention is the softmax of the products, however large."""
 
 import numpy as np
 from hypothesis import given, strategies as st
 
-from ade import plain
 from ade.plain import softmax
 from ade.runtime import attention
-from ade.runtime.attention import attend, further_layer
-from tests.models import random_model
+from ade.runtime.attention import attend
 
 Drawn = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -56,13 +54,3 @@ def test_long_texts_are_attended_to_in_parts(monkeypatch):
     for most in (3 * 2 * 30 * 4, 1):
         monkeypatch.setattr(attention, "MAX_ATTENTION_SCORES", most)
         np.testing.assert_allclose(attend(*given_arrays), known, atol=1e-5)
-
-
-def test_a_further_layer_is_that_of_plain_numpy_in_a_padded_batch():
-    saved, lengths = random_model(layers=2), [7, 1, 4]
-    x = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
-    found = further_layer(x, np.arange(7) < np.array(lengths)[:, None], "layers.0.", saved.layers, 4)
-    assert (found.shape, found.dtype) == (x.shape, np.float32)
-    for text, length in enumerate(lengths):
-        expected = plain.further_layer(x[text, :length].astype(float), "layers.0.", saved.layers, 4)
-        np.testing.assert_allclose(found[text, :length], expected, rtol=1e-3, atol=1e-4)

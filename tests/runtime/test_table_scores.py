@@ -10,7 +10,6 @@ import pytest
 
 from ade.runtime import table_scores as module
 from ade.runtime.table_scores import RowCache, TableBackend
-from ade.runtime.threads import cores
 from tests.conftest import PATIENT, ragged_codebook
 from tests.models import off, oracle, random_model, random_texts
 
@@ -26,6 +25,7 @@ def backend_of(threads: int = 1, labels: int = 3) -> TableBackend:
 def test_a_small_cache_changes_nothing(threads, labels, monkeypatch):
     """More types than it holds: it grows, evicts, and makes rows again."""
     monkeypatch.setattr(module, "CACHED_ROWS", 12)
+    monkeypatch.setattr(module, "MIN_PARALLEL_TOKENS", 30)
     backend, model = backend_of(threads, labels), oracle(random_model(BOOK, labels, max_tokens=12))
     for seed in range(3):
         texts = random_texts([12, 5, 1, 9, 12, 7] * 4, 60, seed)
@@ -50,19 +50,6 @@ def test_many_threads_may_ask():
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: backend.scores(texts), range(12)):
             assert off(found, expected) < 1e-6
-
-
-def test_few_tokens_are_computed_by_one_thread_others_by_as_many_as_asked_for_or_as_there_are_cores(monkeypatch):
-    monkeypatch.setattr(module, "MIN_PARALLEL_TOKENS", 30)
-    for threads, expected in ((1, None), (3, 3), (0, cores() if cores() > 1 else None)):
-        backend, pools = backend_of(threads), []
-        slots = backend.cache.slots
-        monkeypatch.setattr(
-            backend.cache, "slots", lambda *given, run=slots, to=pools: to.append(given[2]) or run(*given)
-        )
-        for count in (10, 11):
-            backend.scores(random_texts([3] * count, 60))
-        assert [pool and pool._max_workers for pool in pools] == [None, expected]
 
 
 FORK = """
