@@ -1,6 +1,5 @@
 """Scores become labels or tags here: the one rule, for predictions, explanations, evaluations and the service."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from ade.data.tokens import Ragged
 from ade.errors import InputError
 
 MULTI_LABEL_THRESHOLD = 0.5  # multi-label: labels of at least this probability are predicted
-MULTI_LABEL_LOGIT = math.log(MULTI_LABEL_THRESHOLD / (1 - MULTI_LABEL_THRESHOLD))  # the same threshold on scores
+MULTI_LABEL_LOGIT = 0.0  # the score of this probability
 Answer = Label | list[Label]  # a label, several labels, or a number
 
 
