@@ -93,7 +93,7 @@ class Dataset:
 def table(rows: Records, schema: Schema | None = None) -> Dataset:
     """The texts and labels of rows; `schema` says which columns, and the kind of problem, where they are known.
 
-    Without a kind of problem, lists are multi-label where one holds several labels, decimals are a regression, and
+    Without a kind of problem, rows are multi-label where one has several labels, decimals are a regression, and
     everything else is single-label. What is missing or wrong is an error that names the row, counted from 1 without a
     header.
     """
@@ -115,18 +115,18 @@ def table(rows: Records, schema: Schema | None = None) -> Dataset:
         raise InputError(f"{rows.source}: has no rows")
 
     kind = schema.problem or labels.problem_found()
+    counts = np.frombuffer(labels.counts, np.int64)
+    if kind != MULTI and counts.min() == 0:
+        raise row_error(rows.source, int(counts.argmin()) + 1, label_column, f"holds no label {MULTI_TAKES}")
     if kind == REGRESSION:
         return Dataset(texts.texts(), labels.numbers(), ("value",), columns=columns)
     if not labels.names:
         raise InputError(f"{rows.source}: no row has a label (column '{label_column}')")
-    ids, counts = np.frombuffer(labels.ids, np.int64), np.frombuffer(labels.counts, np.int64)
+    values = np.frombuffer(labels.ids, np.int64)
     if kind == MULTI:
+        place = np.repeat(np.arange(len(counts)), counts), values
         values = np.zeros((len(counts), len(labels.names)), bool)
-        values[np.repeat(np.arange(len(counts)), counts), ids] = True
-    elif counts.min() == 0:
-        raise row_error(rows.source, int(counts.argmin()) + 1, label_column, f"holds no label {MULTI_TAKES}")
-    else:
-        values = ids
+        values[place] = True
     label_type = labels.types.pop() if len(labels.types) == 1 else "str"
     dataset = Dataset(texts.texts(), values, tuple(labels.names), label_type=label_type, columns=columns)
     return dataset.relabelled(sorted(labels.names, key=_place))
@@ -144,21 +144,18 @@ class _Labels:
         self.counts = array("q")
         self.names: dict[str, int] = {}
         self.types: set[str] = set()
-        self.listed: bool | None = None  # whether rows hold lists
 
     def add(self, given: Any) -> None:
         """Add the label of a row, or its labels."""
         listed = is_listed(given)
         values = [required(value, "label") for value in (given if listed else [given])]
-        if self.listed not in (None, listed):
-            raise ValueProblem("holds lists in some rows and plain values in others")
-        if listed and self.problem in (SINGLE, REGRESSION) and len(values) != 1:
+        if self.problem == MULTI and not listed:
+            name, kind = values[0]
+            values = [(part.strip(), kind) for part in name.split(SEPARATOR) if part.strip()]
+        if self.problem in (SINGLE, REGRESSION) and len(values) != 1:
             raise ValueProblem(f"holds {'several labels' if values else 'no label'} {MULTI_TAKES}")
-        if not listed and self.problem == MULTI:
-            values = [(part.strip(), kind) for name, kind in values for part in name.split(SEPARATOR) if part.strip()]
         self.ids.extend([self._id(name, kind) for name, kind in values])
         self.counts.append(len(values))
-        self.listed = listed
 
     def _id(self, name: str, kind: str) -> int | float:
         """The number of a name that was given as a `kind` of value; of a regression, the value."""
@@ -171,8 +168,8 @@ class _Labels:
 
     def problem_found(self) -> str:
         """The kind of problem, where nobody has said it; labels that are numbers with fractions are no classes."""
-        if self.listed:
-            return MULTI if max(self.counts) > 1 else SINGLE
+        if max(self.counts) > 1:
+            return MULTI
         try:
             numbers = [_number(name) for name in self.names]
         except ValueProblem:
