@@ -11,7 +11,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -160,16 +160,17 @@ def _write_model(source: TrainedModel, folder: Path) -> tuple[ExportedFile]:
     (folder / ONNX).write_bytes(graph)
     source.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     before, after = special_tokens_around(source.tokenizer)
-    classifier = {"problem": config.problem, "labels": list(config.labels)}
-    described = {
+    described: dict[str, Any] = {
         "ade": __version__,
-        **({"dim": config.output_size} if config.kind == ENCODER else classifier),
         "max_tokens": config.max_tokens,  # that attention reads
         "max_length": source.tokens_read,  # to which a text is truncated
         "before": before,  # special tokens around every text, within max_length
         "after": after,
-        "files": [asdict(file)],
     }
+    if config.kind == ENCODER:
+        described["dim"] = config.output_size
+    else:
+        described |= {"problem": config.problem, "labels": list(config.labels)}
     (folder / MARKER).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf8")
     return (file,)
 

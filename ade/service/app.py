@@ -128,7 +128,10 @@ class Endpoints:
 
     async def model(self, request: Request) -> Response:
         """Return what is served, and within which limits."""
-        return _json({**self._model.info(), "limits": asdict(self._settings)})
+        config = self._model.model.saved.config
+        described = {"name": self._model.name, "kind": config.kind, "problem": config.problem, "labels": config.labels}
+        sizes = {"max_tokens": config.max_tokens, "dim": self._model.dim or None}
+        return _json({**described, **sizes, "limits": asdict(self._settings)})
 
     async def health(self, request: Request) -> Response:
         """Say whether requests should be sent here: status 503 once the service is stopping."""

@@ -57,18 +57,6 @@ class ServedModel:
         size = len(query.text) if query.text.isascii() else len(query.text.encode())
         return TEXT_COST + min(size // BYTES_PER_TOKEN, self.model.tokens_read)
 
-    def info(self) -> dict[str, Any]:
-        """The name of the model and what it predicts."""
-        config = self.model.saved.config
-        return {
-            "name": self.name,
-            "kind": config.kind,
-            "problem": config.problem,
-            "labels": list(config.labels),
-            "max_tokens": config.max_tokens,
-            "dim": self.dim or None,
-        }
-
     def predict(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         """Return the prediction of each text, with the probabilities of all labels or of the most probable ones."""
         texts = [query.text for query in queries]
