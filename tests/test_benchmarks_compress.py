@@ -62,10 +62,11 @@ def test_a_sentence_is_its_own_translation_and_judgements_are_compared_by_rank(f
     assert vectors.stsb(encode, folders, rows=3) == pytest.approx(100)
 
 
-def test_the_vector_of_a_text_is_that_of_the_text_alone(encoder):  # noqa: F811
+def test_the_vector_of_a_text_is_that_of_the_text_alone(encoder, monkeypatch):  # noqa: F811
     model, tokenizer = load_model(encoder)
     some = [*texts(8), "word1"]
-    found = vectors.encode_by(model, tokenizer, some, batch_size=4)
+    monkeypatch.setattr(vectors, "BATCH", 4)
+    found = vectors.encode_by(model, tokenizer, some)
     for text, vector in zip(some, found, strict=True):
         with torch.no_grad():
             mean = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0].mean(0)

@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ade import Dataset
+from ade import Dataset, SentenceTeacher
 from ade.devices import resolve_device
 from ade.evaluation import compare
 from ade.progress import Report, quiet
+from ade.trained_model import unit
 from benchmarks import library
 from benchmarks.records import Places
-from benchmarks.subjects.vectors import Encode, whole_encoder
+from benchmarks.subjects.vectors import Encode
 
 FUSED, DEEP = "minilm+ngrams", "minilm-l6"
 WITH_ENCODER = (FUSED, DEEP)  # those that may run on a GPU
@@ -87,7 +88,7 @@ def train(name: str, rows: Dataset, places: Places, seed: int, tune: bool = True
     if name == "model2vec":
         return model2vec(rows, folder)
     if name == FUSED:
-        return fused(rows, whole_encoder(folder, places.device).encode, folder, seed)
+        return fused(rows, SentenceTeacher.load(folder, places.device).encode, folder, seed)
     encoder = FineTuned(folder, rows.names, places.device).fit(rows, seed)
     return Trained(encoder.predict, encoder.nbytes)
 
@@ -266,7 +267,7 @@ def fused(rows: Dataset, encode: Encode, encoder: Path, seed: int) -> Trained:
     from sklearn.pipeline import make_pipeline
 
     def inputs(texts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-        return encode(texts), list(texts)
+        return unit(encode(texts)), list(texts)
 
     some = choosing_rows(rows, seed)
     models, probabilities = [], []

@@ -1,4 +1,4 @@
-"""Encoders of sentences: what their vectors are worth and how fast they are made, ADE beside what one would use.
+"""Encoders of sentences: what their vectors are worth, ADE beside what one would use.
 
 English ones learn from MiniLM-L6, those of many languages from multilingual-e5-small, on the texts of
 `benchmarks/encoder` and of `corpora.py`; none on a task's own texts.
@@ -19,16 +19,14 @@ from ade.files import model_folder
 from ade.progress import Report, quiet
 from benchmarks import library
 from benchmarks.records import Places, Record, Run
-from benchmarks.subjects.speed import seconds_of
 from benchmarks.subjects.vectors import (
+    PREFIX,
     STSB,
     TATOEBA,
     Encode,
     nearest_label,
     stsb,
-    stsb_pairs,
     tatoeba,
-    whole_encoder,
 )
 from benchmarks.tables import Figure, Table, digits, listing, nbytes
 
@@ -46,7 +44,6 @@ MANY: dict[str, dict[str, Any]] = {
     "ADE, one layer, 24 MB": {"size": "24MB", "epochs": 4},
     "ADE, two layers, 16 MB": {"size": "16MB", "layers": 2, "epochs": 4},
 }
-REPEATS, TIMED_TEXTS = 5, 512
 Outcome = dict[str, Any]
 
 POINT = digits(1)
@@ -54,9 +51,7 @@ SIZE = Figure("size", "bytes", nbytes, spread=False)
 
 
 def sentence() -> Table:
-    """English, in percent: STS-B (test), labels of the nearest training texts; raw texts to vectors
-    a second, on a CPU.
-    """
+    """English, in percent: STS-B (test), and labels of the nearest training texts."""
     rows = {name: [Run("static_encoder", {"encoder": name})] for name in STATIC}
     for name, chosen in ENGLISH.items():
         rows[name] = [Run("encoder", {"teacher": TEACHER, "corpus": "english", "seed": 0, **chosen})]
@@ -64,7 +59,6 @@ def sentence() -> Table:
         Figure("STS-B", "stsb.test", POINT, better=1),
         Figure("Banking77, nearest", "nearest.banking77", POINT, better=1),
         Figure("TREC, nearest", "nearest.trec", POINT, better=1),
-        Figure("texts/s", "texts_per_second", digits(0)),
     ]
     return listing("encoder", rows, [*figures, SIZE])
 
@@ -97,11 +91,10 @@ def run_encoder(settings: Mapping[str, Any], places: Places, report: Report) -> 
     """Distil an encoder on a corpus, which is a folder of files of lines, and measure it."""
     chosen = {name: value for name, value in settings.items() if name not in ("teacher", "corpus")}
     folder, corpus = places.model(settings["teacher"]), places.data(settings["corpus"])
-    teacher = whole_encoder(folder, places.device)
     with tempfile.TemporaryDirectory() as work, library.cache_in(places.work / "cache"):
         out, began = Path(work) / "encoder", time.perf_counter()
         encoder = ade.distill_encoder(
-            teacher, sorted(corpus.glob("*.txt")), table=folder, out=out, progress=report,
+            folder, sorted(corpus.glob("*.txt")), prefix=PREFIX.get(folder.name, ""), out=out, progress=report,
             device=places.device, **chosen,
         )  # fmt: skip
         seconds, size = time.perf_counter() - began, library.folder_bytes(out)
@@ -116,14 +109,7 @@ def tasks_of(name: str, encode: Encode, places: Places) -> Outcome:
     return {
         "stsb": {part: stsb(encode, places, part=part) for part in ("dev", "test")},
         "nearest": {data: nearest_label(encode, places, data) for data in ("banking77", "trec")},
-        **({"texts_per_second": rate(encode, places)} if places.device == "cpu" else {}),
     }
-
-
-def rate(encode: Encode, places: Places) -> float:
-    """Texts a second, raw text to vector: the median of some repeats."""
-    texts = [pair[0] for pair in stsb_pairs(places)][:TIMED_TEXTS]
-    return len(texts) / statistics.median(seconds_of(encode, texts) for _ in range(REPEATS))
 
 
 def run_static(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
@@ -138,7 +124,8 @@ def other_encoder(name: str, places: Places) -> tuple[Encode, int]:
         return ade.encode, library.folder_bytes(model_folder("english"))
     folder = places.model(MANY_TEACHER if MANY_TEACHER in name else TEACHER)
     if name in ("MiniLM-L6", MANY_TEACHER):
-        return whole_encoder(folder, places.device).encode, library.folder_bytes(folder)
+        teacher = ade.SentenceTeacher.load(folder, places.device, PREFIX.get(folder.name, ""))
+        return teacher.encode, library.folder_bytes(folder)
     if name != DISTILLED:
         return mean_of("wordllama" if name.startswith("wordllama") else folder)
 

@@ -30,6 +30,7 @@ from benchmarks.tables import Figure, Table, digits, parts
 BATCH, LENGTH, LARGE = 32, 128, 4096  # texts of a batch, tokens of a text, texts of a batch that fills a GPU
 VOCABULARY, DIM = 30_000, 768
 LIMIT, OURS = "tokenizer alone", ("ADE", "ADE tokens", "ADE anchors")
+VECTORS = "ADE, vectors of the included encoder"
 PEERS = ("tfidf", "nbsvm", "fasttext", "model2vec")
 SLOW, ONE, PAUSE = 256, 64, 0.5  # texts for slow systems; tokens of the single text; seconds between systems
 WARM, COLD, SINGLES = 7, 3, 60  # repeats
@@ -77,7 +78,7 @@ def throughput() -> Table:
         Figure("one text, warm", "one_ms", digits(2, " ms")),
         Figure("one text, cold", "cold_one_ms", digits(2, " ms")),
     ]
-    names = (LIMIT, *OURS, *(TITLES[peer] for peer in (*PEERS, DEEP)))
+    names = (LIMIT, *OURS, VECTORS, *(TITLES[peer] for peer in (*PEERS, DEEP)))
     return parts("system", Run("throughput"), {name: name for name in names}, figures)
 
 
@@ -174,6 +175,7 @@ def run_throughput(settings: Mapping[str, Any], places: Places, report: Report) 
         for name in OURS:
             some = few_of(texts) if name == "ADE anchors" else texts
             figures[name] = rates_of(partial(predictor, Path(work) / name), some, one, is_ours=True)
+    figures[VECTORS] = rates_of(lambda: ade.encode, texts, one)
     for peer in settings.get("peers", PEERS):
         predict = train(peer, rows, places, 0).predict
         figures[TITLES[peer]] = rates_of(lambda predict=predict: predict, texts, one)  # type: ignore[misc]

@@ -3,15 +3,11 @@
 import csv
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ade import SentenceTeacher
-from ade.devices import resolve_device
-from ade.progress import quiet
 from ade.trained_model import unit
 from benchmarks.library import load_split
 from benchmarks.records import Places
@@ -19,45 +15,26 @@ from benchmarks.records import Places
 TATOEBA = ("ara", "cmn", "deu", "fin", "fra", "hin", "jpn", "rus", "spa", "swh", "tur", "vie")
 STSB = ("de", "en", "es", "fr", "ru", "zh")
 CHOSEN_ON = 200  # first pairs of each language of Tatoeba: settings are chosen on them, the others are the test
-MAX_TOKENS, WHOLE_MAX_TOKENS = 128, 256  # of a text; of a text that a whole encoder reads as a teacher or peer
-BATCH = {"cpu": 32, "cuda": 256}  # of a whole encoder
+MAX_TOKENS, BATCH = 128, 64  # of a text; texts
 PREFIX = {"multilingual-e5-small": "query: "}  # what a model was trained to read before a text
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> vectors (n, D)
 
 
 @torch.inference_mode()
-def encode_by(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "", max_tokens: int = MAX_TOKENS,
-              batch_size: int = 64) -> np.ndarray:  # fmt: skip
+def encode_by(model: Any, tokenizer: Any, texts: Sequence[str], prefix: str = "") -> np.ndarray:
     """The mean of a transformer's last hidden states for each text, of length 1: (n, d)."""
     device = next(model.parameters()).device
     order = np.argsort([len(text) for text in texts], kind="stable")
     parts = []
-    for start in range(0, len(order), batch_size):
-        some = [prefix + texts[i] for i in order[start : start + batch_size]]
-        batch = tokenizer(some, padding=True, truncation=True, max_length=max_tokens, return_tensors="pt").to(device)
+    for start in range(0, len(order), BATCH):
+        some = [prefix + texts[i] for i in order[start : start + BATCH]]
+        batch = tokenizer(some, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt").to(device)
         mask = batch["attention_mask"][..., None]  # (B, L, 1)
         states = model(**batch).last_hidden_state.float()  # (B, L, d)
         parts.append(((states * mask).sum(1) / mask.sum(1)).cpu().numpy())
     vectors = np.empty((len(texts), parts[0].shape[1]), np.float32)
     vectors[order] = np.concatenate(parts)
     return unit(vectors)
-
-
-def whole_encoder(folder: Path, device: str) -> SentenceTeacher:
-    """A sentence encoder by transformers alone: the mean of its last hidden states."""
-    from transformers import AutoModel, AutoTokenizer
-
-    with quiet():
-        model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    model.to(resolve_device(device)).eval()
-    prefix, size = PREFIX.get(folder.name, ""), BATCH.get(device, 32)
-
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        return encode_by(model, tokenizer, texts, prefix, WHOLE_MAX_TOKENS, size)
-
-    identity = f"{folder.name}, mean, float32, {prefix}"
-    return SentenceTeacher(folder.name, identity, model.config.hidden_size, encode)
 
 
 def tatoeba(encode: Encode, places: Places, languages: Sequence[str] = TATOEBA, rows: int = 0) -> dict[str, float]:
