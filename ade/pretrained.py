@@ -83,8 +83,6 @@ class AdePreTrainedModel(PreTrainedModel):
         if isinstance(dtype, str):
             dtype = None if dtype == "auto" else getattr(torch, dtype)
         device = given.get("device_map")
-        if isinstance(device, Mapping):
-            device = device.get("")
         if device == "auto":
             device = resolve_device("auto")
         model = model.to(device=device, dtype=dtype).eval()

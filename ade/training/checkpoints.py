@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,14 +22,13 @@ from safetensors import SafetensorError, safe_open
 from ade.errors import InputError
 from ade.files import LOCK, check_free, created, locked, new_file, new_folder
 from ade.folder import Saved
-from ade.settings import TrainingSettings
+from ade.settings import Architecture, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CHECKPOINT, DONE = "checkpoint", "training.json"  # in the folder of a run, while it goes on and when it is done
 RUN, STATE, SECOND, FINISHED = "run.json", "state.safetensors", "second", "finished"  # in the folder `checkpoint`
-SHAPE = ("attend", "sat", "layers", "positions", "pooling", "heads", "max_tokens", "layer_bits")
 RESULTS = ("dev", "estimate", "lexicon", "kept")  # of a model's metadata, in `training.json`, too
 Existing = Literal["refuse", "resume", "overwrite"]
 
@@ -43,8 +42,10 @@ def identity_of(settings: TrainingSettings, start: Saved, data: Iterable[np.ndar
         for array in arrays:
             digest.update(np.ascontiguousarray(array).data)
         hashes[name] = digest.hexdigest()[:16]
-    shape = {name: getattr(start.config, name) for name in SHAPE}
-    return {**{name: value for name, value in asdict(settings).items() if name != "device"}, **shape, **hashes}
+    shape = {entry.name: getattr(start.config, entry.name) for entry in fields(Architecture)}
+    identity = {**asdict(settings), **shape, **hashes}
+    del identity["device"]  # a run may go on elsewhere
+    return identity
 
 
 @contextmanager

@@ -138,10 +138,8 @@ class _Run:
         """Make the model and its optimizer, and move the rows to the device."""
         self.task, self.settings, self.progress = task, settings, _Progress()
         self.model = model_of(start)
-        for (
-            name,
-            values,
-        ) in self.model.base_model.embedding.named_parameters():  # the books of a coded table are anchors
+        table = self.model.base_model.embedding
+        for name, values in table.named_parameters():  # the books of a coded table are trained as anchors are
             values.requires_grad_(settings.train_weights if name == "weights" else settings.train_anchors)
         device = resolve_device(settings.device)
         self.model.to(device)

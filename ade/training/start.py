@@ -93,18 +93,19 @@ def config_for(
 ) -> Config:
     """Return the configuration of a model on labelled data."""
     known = {name: start.config.metadata.get(name) for name in ("teacher", "license", "cosine")}
-    of_texts = isinstance(data, Dataset)
-    return Config(
-        kind=CLASSIFIER if of_texts else TAGGER,
+    known |= {"data": data.name, "rows": len(data)}
+    config = Config(
+        kind=TAGGER,
         labels=tuple(data.names),
-        label_type=data.label_type if isinstance(data, Dataset) else "str",
-        problem=data.problem if of_texts else None,
         dropout=settings.dropout,
         token_dropout=settings.token_dropout,
         class_weights=class_weights(data, settings),
-        metadata={name: value for name, value in {**known, "data": data.name, "rows": len(data)}.items() if value},
+        metadata={name: value for name, value in known.items() if value},
         **shape_of(start, architecture, settings.position_scale),
     )
+    if isinstance(data, TaggedDataset):
+        return config
+    return replace(config, kind=CLASSIFIER, label_type=data.label_type, problem=data.problem)
 
 
 def shape_of(start: Saved, architecture: Architecture, position_scale: float) -> dict[str, Any]:
