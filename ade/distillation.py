@@ -61,65 +61,45 @@ def above_threshold(weights: Tensor, threshold: float) -> Tensor:
     return keep.scatter(1, size.argmax(1, keepdim=True), True)
 
 
-def _composed(weights: Tensor, anchors: Tensor, indices: Tensor) -> Tensor:
-    """Return the weighted sums of anchors: (n, d)."""
-    return torch.einsum("nk,nkd->nd", weights, anchors[indices])
-
-
 def _solve_by_gradient(
     rows: Rows, settings: DistillationSettings, generator: torch.Generator, report: Report
 ) -> tuple[Tensor, Tensor, Tensor]:
-    count = len(rows)
-    anchors = rows.take(torch.randperm(count, generator=generator)[: settings.anchors]).requires_grad_()
-    dense = torch.empty(count, settings.anchors)
-    for part, block, _ in rows.blocks(8192):
-        dense[part] = (block @ anchors.detach().T).cpu()
-    transform = (dense.to(rows.device) * 0.1).requires_grad_()  # (N, K): the paper's T
+    """Return anchors (K, d) of norm one, anchor indices (N, k) and weights (N, k) of rows of norm one."""
+    count, signed = len(rows), settings.signed
+    anchors = rows.take(torch.randperm(count, generator=generator)[: settings.anchors])  # (K, d)
+    transform = 0.1 * torch.cat([block @ anchors.T for _, block, _ in rows.blocks(8192)])  # (N, K): the paper's T
+    kept = torch.ones_like(transform, dtype=torch.bool)
+    anchors.requires_grad_()
+    transform.requires_grad_()
     steps = settings.rounds * max(1, count // BATCH)
-    _descend(rows, anchors, transform, None, settings, generator, steps, report)
+    for stage, rate, penalty in (("transform", 1e-2, L1), ("pairs", 2e-3, 0.0)):
+        optimizers = torch.optim.Adam([anchors], lr=2e-3), torch.optim.SparseAdam([transform], lr=rate)
+        for step in range(steps):
+            batch = torch.randint(count, (BATCH,), generator=generator)
+            here = batch.to(rows.device)
+            weights = F.embedding(here, transform, sparse=True) * kept[here]  # (n, K)
+            weights = weights if signed else weights.clamp(min=0)
+            cosine = F.cosine_similarity(weights @ anchors, rows.take(batch), dim=1).mean()
+            loss = 1 - cosine + penalty * weights.abs().sum(1).mean()
 
-    # Keep the largest weights of each row and train on with these alone.
-    with torch.no_grad():
-        size = transform.abs() if settings.signed else transform
-        indices = size.topk(settings.pairs, dim=1).indices  # (N, k)
-        weights = transform.gather(1, indices)
-        weights = (weights if settings.signed else weights.clamp(min=0)).clone().requires_grad_()
-    _descend(rows, anchors, weights, indices, settings, generator, steps, report)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            if step % 50 == 0 or step == steps - 1:
+                report(stage, step + 1, steps, {"cosine": cosine.item()})
 
-    # Scale anchors and composed rows to norm one.
+        # Keep the largest weights of each row, and train on with these alone.
+        with torch.no_grad():
+            size = (transform.abs() if signed else transform.clamp(min=0)) * kept
+            indices = size.topk(settings.pairs, dim=1).indices  # (N, k)
+            kept = torch.zeros_like(kept).scatter(1, indices, True)
+
     with torch.no_grad():
         length = anchors.norm(dim=1).clamp(min=1e-6)
         unit = anchors / length.unsqueeze(1)
-        weights = (weights if settings.signed else weights.clamp(min=0)) * length[indices]
-        parts = zip(weights.split(4096), indices.split(4096), strict=True)
-        norms = torch.cat([_composed(weight, unit, index).norm(dim=1) for weight, index in parts])  # (N,)
-        return unit, indices.cpu(), (weights / norms.clamp(min=1e-6).unsqueeze(1)).cpu()
-
-
-def _descend(
-    rows: Rows, anchors: Tensor, weights: Tensor, indices: Tensor | None,
-    settings: DistillationSettings, generator: torch.Generator, steps: int, report: Report,
-) -> None:  # fmt: skip
-    """Train anchors and weights in place: Adam on the cosine loss of sampled rows.
-
-    Without `indices` the weights are the dense transform (N, K), under an L1 penalty; with them those of pairs (N, k).
-    """
-    optimizer = torch.optim.Adam([anchors], lr=2e-3)
-    sparse = torch.optim.SparseAdam([weights], lr=1e-2 if indices is None else 2e-3)
-    stage = "transform" if indices is None else "pairs"
-    for step in range(steps):
-        batch = torch.multinomial(rows.importance, BATCH, replacement=True, generator=generator)
-        target, here = rows.take(batch), batch.to(weights.device)  # (n, d), (n,)
-        used = F.embedding(here, weights, sparse=True)
-        used = used if settings.signed else used.clamp(min=0)
-        composed = used @ anchors if indices is None else _composed(used, anchors, indices[here])
-        cosine = F.cosine_similarity(composed, target, dim=1).mean()
-        penalty = L1 * used.abs().sum(1).mean() if indices is None else 0.0
-
-        optimizer.zero_grad()
-        sparse.zero_grad()
-        (1 - cosine + penalty).backward()
-        optimizer.step()
-        sparse.step()
-        if step % 50 == 0 or step == steps - 1:
-            report(stage, step + 1, steps, {"cosine": cosine.item()})
+        transform = transform * kept * length
+        transform = transform if signed else transform.clamp(min=0)
+        norm = (transform @ unit).norm(dim=1, keepdim=True).clamp(min=1e-6)  # (N, 1)
+        return unit, indices.cpu(), (transform.gather(1, indices) / norm).cpu()

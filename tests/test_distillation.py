@@ -7,18 +7,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ade import distillation
 from ade.codebook import Codebook
 from ade.configuration import CODEBOOK
 from ade.distillation import distill
 from ade.errors import InputError
 from ade.folder import Saved
-from ade.pursuit import Rows
 from ade.settings import DistillationSettings
 from ade.teachers import Teacher
 from tests.conftest import word_tokenizer
-
-CPU = torch.device("cpu")
 
 
 def planted(tokens: int = 400, anchors: int = 20, dim: int = 16, pairs: int = 3) -> Teacher:
@@ -104,24 +100,3 @@ def test_a_row_of_zeros_keeps_one_pair():
 def test_impossible_settings(changes, message):
     with pytest.raises(InputError, match=message):
         distill(planted(), DistillationSettings(**changes))
-
-
-def descended(start: torch.Tensor, indices: torch.Tensor | None = None) -> tuple[torch.Tensor, list[float], float]:
-    """Weights after the paper's gradient descent from a start, the cosine on the way, how far the anchors went."""
-    rows = Rows(planted().table, torch.ones(400), CPU)
-    generator, seen = torch.Generator().manual_seed(0), []
-    anchors, weights = rows.take(torch.arange(20)).requires_grad_(), start.clone().requires_grad_()
-    before = anchors.detach().clone()
-    settings = DistillationSettings(anchors=20, pairs=3, solver="gradient")
-    distillation._descend(
-        rows, anchors, weights, indices, settings, generator, 200, lambda *said: seen.append(said[3]["cosine"])
-    )
-    return weights.detach(), seen, float((anchors.detach() - before).norm(dim=1).mean())
-
-
-def test_the_l1_penalty_shrinks_the_dense_transform_alone():
-    """The cosine does not care how large a row of weights is, so only the penalty makes rows smaller."""
-    start = 5 * torch.randn(400, 20, generator=torch.Generator().manual_seed(1))
-    assert float(descended(start)[0].abs().sum(1).mean()) < 0.97 * start.abs().sum(1).mean()
-    kept = descended(start[:, :3], torch.arange(3).repeat(400, 1))[0]
-    assert float(kept.abs().sum(1).mean()) > 0.99 * start[:, :3].abs().sum(1).mean()
