@@ -156,18 +156,12 @@ def _merge(model: Json, left: str, right: str) -> str:
     return left + right[len(_prefix(model)) :]
 
 
-def _merges(model: Json) -> list[tuple[str, str, str]]:
-    """Left part, right part and result of each merge; a file has them as 'a b' or as ['a', 'b']."""
-    parts = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
-    return [(left, right, _merge(model, left, right)) for left, right in parts]
-
-
 def _merge_parts(model: Json, kept: set[int]) -> set[int]:
     """Ids of all tokens that the kept ones are merged from; none for a model without merges."""
     if model["type"] != "BPE":
         return set()
     vocabulary = _vocabulary(model)
-    ranks = {(left, right): float(rank) for rank, (left, right, _) in enumerate(_merges(model))}
+    ranks = {(left, right): float(rank) for rank, (left, right) in enumerate(model["merges"])}
     tokens = (token for token, number in vocabulary.items() if number in kept)
     return {vocabulary[part] for token in tokens for part in _merge_steps(model, token, ranks)}
 
@@ -211,8 +205,8 @@ def rewritten(spec: Json, kept: set[int], key: Callable[[int], Any] | None = Non
     if model["type"] == "Unigram":
         pruned_model["vocab"] = [model["vocab"][number] for number in in_model]
     elif model["type"] == "BPE":
-        merges = zip(model["merges"], _merges(model), strict=True)
-        pruned_model["merges"] = [merge for merge, tokens in merges if vocabulary.keys() >= set(tokens)]
+        merges = [merge for merge in model["merges"] if {*merge, _merge(model, *merge)} <= vocabulary.keys()]
+        pruned_model["merges"] = merges
 
     spec = {**spec, "model": pruned_model}
     for part in ("added_tokens", "post_processor"):

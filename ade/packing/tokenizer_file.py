@@ -228,8 +228,7 @@ def _packed_merges(model: Json, vocabulary: dict[str, int]) -> Json | list[Any]:
     """Merges by the token they make and the length of its left part; as they are where a token is not there."""
     prefix = model.get("continuing_subword_prefix") or ""
     made, split = [], []
-    for merge in model["merges"]:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
+    for left, right in model["merges"]:
         token = left + right.removeprefix(prefix)
         if token not in vocabulary or not right.startswith(prefix) or len(left) > 0xD000:
             return list(model["merges"])
