@@ -12,8 +12,6 @@ from ade.configuration import CODEBOOK
 from ade.errors import InputError
 from ade.files import kind_of, new_file
 
-NEAREST = 6  # words shown for an anchor
-
 
 def inspect(
     source: Annotated[Path, argument("Folder of a model, an encoder or a codebook.", "FOLDER")],
@@ -63,9 +61,9 @@ def _show_words(source: Path, words: list[str], texts: list[str], as_json: bool)
         from ade.inspector.reading import Inspector
         from ade.trained_model import Classifier
 
-        result["label"], tokens = Inspector(Classifier.load(source), NEAREST).words_in(texts[0], words)
+        result["label"], tokens = Inspector(Classifier.load(source)).words_in(texts[0], words)
     else:
-        tokens = inspect_words(source, words, NEAREST)
+        tokens = inspect_words(source, words)
     result["words"] = tokens
     display.show(result, as_json, *tables(tokens, str(result.get("label", ""))))
 
@@ -96,7 +94,7 @@ def _write_page(source: Path, file: Path, words: list[str], texts: list[str], as
     from ade.inspector.reading import Inspector
     from ade.trained_model import Classifier
 
-    inspector = Inspector(Classifier.load(source), NEAREST)
+    inspector = Inspector(Classifier.load(source))
     if not texts:  # the example of the word that was named, or the first
         word = next((each for each in words if each in EXAMPLES), next(iter(EXAMPLES)))
         texts, words = list(EXAMPLES[word]), words or [word]

@@ -24,7 +24,7 @@ from ade.data.problems import Label
 from ade.data.tokens import encode_chunks
 from ade.errors import InputError
 from ade.explanation import DECIMALS
-from ade.inspector.words import WordTable
+from ade.inspector.words import NEAREST, WordTable
 from ade.plain import Array
 from ade.trained_model import Classifier
 
@@ -88,7 +88,7 @@ class Inspector:
     The model is read once, by `ade/plain.py`: the classifier must not be trained meanwhile.
     """
 
-    def __init__(self, classifier: Classifier, nearest: int = 8) -> None:
+    def __init__(self, classifier: Classifier, nearest: int = NEAREST) -> None:
         self.classifier, self.table = classifier, WordTable.of(classifier.saved)
         self.model = plain_model(classifier.saved)
         self.nearest = nearest  # words listed for each anchor

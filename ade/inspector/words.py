@@ -19,6 +19,7 @@ from ade.errors import InputError
 from ade.folder import Saved
 from ade.trained_model import TrainedModel
 
+NEAREST = 6  # words shown for an anchor
 BLOCK = 512  # anchors compared per batch
 MIN_WORDS, MAX_COSINES = 2048, 1 << 25  # words compared with each anchor; of anchors with words: a second or two
 
@@ -78,7 +79,7 @@ class WordTable:
 
 
 def inspect_words(
-    source: Saved | TrainedModel | str | Path, words: list[str], nearest: int = 6
+    source: Saved | TrainedModel | str | Path, words: list[str], nearest: int = NEAREST
 ) -> list[dict[str, Any]]:
     """Return `word`, `token` and `anchors` of each token of words; a word may be split into several tokens.
 

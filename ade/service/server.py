@@ -28,7 +28,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that listens at an address, port 0 for any free one; who connects waits until the server accepts."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address, family=family, backlog=BACKLOG)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise InputError(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
 
