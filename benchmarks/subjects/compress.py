@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 import ade
 from ade.compression.checkpoint import load_model
 from ade.compression.compress import special_token_rows
 from ade.compression.frequencies import row_frequencies
 from ade.devices import resolve_device
+from ade.integrations.onnx import Q4, export
 from ade.progress import Report
 from ade.settings import parse_size
 from benchmarks import library
@@ -150,7 +152,7 @@ def frontier_decoder() -> Table:
 TABLES = (compress, frontier, frontier_decoder)
 
 
-def run_compress(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
+def run_compress(settings: Mapping[str, Any], places: Places, report: Report, as_onnx: bool = False) -> Outcome:
     """Compress a model, tuned where its settings say so, and measure it before and after."""
     name, source = settings["model"], places.model(settings["model"])
     steps = settings.get("tune_steps")
@@ -168,8 +170,32 @@ def run_compress(settings: Mapping[str, Any], places: Places, report: Report) ->
             if name in LANGUAGES:
                 texts += [places.data("multilingual") / f"{language}.txt" for language in SPOKEN]
         made = ade.compress(source, out, compression, texts, texts if steps else (), report=report)
-        before, after = (tasks_of(*load_model(folder), name, places) for folder in (source, out))
-    return {"table": made.table, "weights": made.weights, "loss": made.loss, "before": before, "after": after}
+        outcome = {"table": made.table, "weights": made.weights, "loss": made.loss}
+        outcome["before"] = tasks_of(*load_model(source), name, places)
+        if not as_onnx:
+            return {**outcome, "after": tasks_of(*load_model(out), name, places)}
+
+        export(out, Path(work) / "onnx")
+        outcome["weights"] = {**made.weights, "after": (Path(work) / "onnx" / Q4).stat().st_size}
+        return {**outcome, "after": encoder_tasks(onnx_encoder(Path(work) / "onnx", name), name, places)}
+
+
+def onnx_encoder(folder: Path, name: str) -> Encode:
+    """A compressed encoder in ONNX Runtime, its linear layers in 4 bits."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(folder / Q4), providers=["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(MAX_TOKENS)
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        vectors = []
+        for text in texts:
+            ids = np.array([tokenizer.encode(PREFIX.get(name, "") + text).ids])
+            vectors.append(session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[-1][0])
+        return np.array(vectors)
+
+    return encode
 
 
 def tasks_of(model: Any, tokenizer: Any, name: str, places: Places) -> Outcome:
@@ -247,34 +273,4 @@ def replace_rows(model: Any, tokenizer: Any, method: str, size: int, report: Rep
     return used + 2 * len(special) * table.shape[1]
 
 
-def run_onnx(settings: Mapping[str, Any], places: Places, report: Report) -> Outcome:
-    """Compress an encoder, export it, and measure the file in ONNX Runtime beside the model as it came."""
-    import onnxruntime
-    from tokenizers import Tokenizer
-
-    from ade.integrations.onnx import Q4, export
-
-    name, source = settings["model"], places.model(settings["model"])
-    with tempfile.TemporaryDirectory() as work:
-        out = Path(work) / "onnx"
-        made = ade.compress(source, Path(work) / "model", ade.CompressionSettings(settings["size"]), report=report)
-        export(Path(work) / "model", out)
-        file = out / Q4
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
-        tokenizer.enable_truncation(MAX_TOKENS)
-
-        def encode(texts: Sequence[str]) -> np.ndarray:
-            vectors = []
-            for text in texts:
-                ids = np.array([tokenizer.encode(PREFIX.get(name, "") + text).ids])
-                inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-                vectors.append(session.run(None, inputs)[-1][0])
-            return np.array(vectors)
-
-        before, after = tasks_of(*load_model(source), name, places), encoder_tasks(encode, name, places)
-        weights = {"before": made.weights["before"], "after": file.stat().st_size}
-    return {"table": made.table, "weights": weights, "before": before, "after": after}
-
-
-KINDS = {"compress": run_compress, "compress_onnx": run_onnx, "frontier": run_frontier}
+KINDS = {"compress": run_compress, "compress_onnx": partial(run_compress, as_onnx=True), "frontier": run_frontier}
