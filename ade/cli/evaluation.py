@@ -91,10 +91,9 @@ def tables(result: "AnyEvaluation | TagEvaluation") -> list[Table | str]:
     if len(classes) > MAX_CLASSES:  # those of the lowest F1, which occur
         shown = sorted((each for each in classes if each.n), key=lambda each: each.f1)[:MAX_CLASSES]
     if classes:
-        rows = [
-            (one_line(label), *(f"{100 * value:.2f}" for value in values), f"{count:,}")
-            for label, *values, count in shown
-        ]
+        rows = []
+        for label, *values, count in shown:
+            rows.append((one_line(label), *(f"{100 * value:.2f}" for value in values), f"{count:,}"))
         parts += ["", display.table(("label", "precision", "recall", "F1", "texts"), rows)]
     if len(shown) < len(classes):
         parts.append(f"({len(shown)} of {len(classes):,} labels, the lowest F1 first; --json has all)")

@@ -117,11 +117,9 @@ def training_facts(result: Mapping[str, Any]) -> Table:
             low, high = (display.format_metric(name, estimate[end]) for end in ("low", "high"))
             value += f", 90% interval {low} to {high}"
         rows.append((display.metric_name(name), f"{value} ({estimate['how']}, {estimate['rows']:,} rows)"))
-    rows += [
-        (f"{display.metric_name(name)} on test", display.format_metric(name, value))
-        for name, value in result.get("test", {}).items()
-        if name in SHOWN
-    ]
+    for name, value in result.get("test", {}).items():
+        if name in SHOWN:
+            rows.append((f"{display.metric_name(name)} on test", display.format_metric(name, value)))
     rows.append(("size", display.size(result["bytes"])))
     trained = "as in the encoder; --epochs 4 trains them"
     if "kept" in result:

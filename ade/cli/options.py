@@ -115,27 +115,32 @@ def _default(owner: type, entry: "Field[Any]") -> str:
 
 def _value(name: str, kind: Any, text: str) -> Any:
     """The value of a setting of some type from its text."""
-    choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
-    text = text.lower() if kind is bool else text
+    choices: Sequence[str] = ()
+    if kind is bool:
+        choices, text = ("true", "false"), text.lower()
+    elif get_origin(kind) is Literal:
+        choices = get_args(kind)
     if choices and text not in choices:
         raise InputError(f"--set {name}: one of {', '.join(choices)}, not '{text}'")
     if kind is bool:
         return text == "true"
-    number = next((each for each in (int, float) if each in (kind, *get_args(kind))), None)
-    if number is None:
-        return text
-    try:
-        return number(text)
-    except ValueError:
-        what = "a whole number" if number is int else "a number"
-        raise InputError(f"--set {name}: {what} is needed, not '{text}'") from None
+
+    for number, what in ((int, "a whole number"), (float, "a number")):
+        if number in (kind, *get_args(kind)):
+            try:
+                return number(text)
+            except ValueError:
+                raise InputError(f"--set {name}: {what} is needed, not '{text}'") from None
+    return text
 
 
 def existing_run(resume: bool, overwrite: bool) -> Literal["resume", "overwrite", "refuse"]:
     """What to do with an earlier run in the output folder."""
     if resume and overwrite:
         raise InputError("--resume continues the run in the folder, --overwrite deletes it: give one of them")
-    return "resume" if resume else "overwrite" if overwrite else "refuse"
+    if resume:
+        return "resume"
+    return "overwrite" if overwrite else "refuse"
 
 
 def check_output(output: Path | None, overwrite: bool) -> None:

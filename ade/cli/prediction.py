@@ -10,7 +10,7 @@ from typing import IO, Annotated, Any
 
 from ade.cli import display, options
 from ade.cli.options import argument, option
-from ade.cli.writing import Output, Row, added_columns, output_format, write_predictions
+from ade.cli.writing import Output, OutputFormat, Row, added_columns, output_format, write_predictions
 from ade.configuration import CLASSIFIER, TAGGER, check_kind
 from ade.data.columns import TEXT
 from ade.data.problems import REGRESSION
@@ -55,7 +55,9 @@ def predict(
         raise InputError(f"{'--json' if as_json else '--explain'} prints: leave out --output")
     if explain and (top_k is not None or threshold is not None):
         raise InputError("--explain explains the label: leave out --top-k and --threshold")
-    kind = output_format(output) if output is not None else "jsonl" if as_json else "text"
+    kind: OutputFormat = "jsonl" if as_json else "text"
+    if output is not None:
+        kind = output_format(output)
     options.check_output(output, overwrite)
 
     with open_texts(file, format, text_column) as rows, stopping_early():

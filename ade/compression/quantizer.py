@@ -55,11 +55,10 @@ class AdeQuantizationConfig(QuantizationConfigMixin):
     @classmethod
     def of(cls, model: Any) -> "AdeQuantizationConfig":
         """Describe the packed tables of a model."""
-        described = {
-            name: {"shape": asdict(module.packed.shape), "head": isinstance(module, PackedHead)}
-            for name, module in owners(model).items()
-        }
-        return cls(described)
+        tables = {}
+        for name, module in owners(model).items():
+            tables[name] = {"shape": asdict(module.packed.shape), "head": isinstance(module, PackedHead)}
+        return cls(tables)
 
 
 @register_quantizer(METHOD)

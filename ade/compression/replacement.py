@@ -145,7 +145,9 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
     counts = {other: agreeing(other) for other in candidates}
     most = max(counts.values(), default=0)
     best = [other for other, count in counts.items() if count == most > 0]
-    return name if name in best else best[0] if len(best) == 1 else None
+    if name in best:
+        return name
+    return best[0] if len(best) == 1 else None
 
 
 def stored_as(model: Any, name: str, candidates: Collection[str]) -> str | None:

@@ -40,47 +40,43 @@ def tune(
     """Return the tuned table.
 
     `body` gives hidden states, `layers` are its embedding layers with the original table, `texts` token ids. With
-    `original` (V, d), the table of a tied head, next-token distributions are compared, without it hidden states.
+    `original` (V, d), the table of a tied head, next-token distributions are compared, without it hidden states. The
+    layers of `body` are frozen.
     """
     if not texts:
         raise InputError("there is no text to tune with")
     device = next(body.parameters()).device
     trained = TrainableTable(packed).to(device)
     candidates = Candidates(texts, len(original), device) if original is not None else None
-    groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt().clamp(min=1e-8))}
-              for p in trained.parameters() if p.numel()]  # fmt: skip
-    optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE, betas=(0.9, 0.98))
-    average = 0.0
+    parameters = [parameter for parameter in trained.parameters() if parameter.numel()]
+    sizes = [float(parameter.detach().square().mean().sqrt().clamp(min=1e-8)) for parameter in parameters]
+    groups = [{"params": [p], "lr": LEARNING_RATE * size} for p, size in zip(parameters, sizes, strict=True)]
+    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.98))
+    warmup = max(1, int(WARMUP * steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
+    )
 
-    was_training = body.training
-    learning = [p for p in body.parameters() if p.requires_grad]
     body.eval().requires_grad_(False)
-    try:
-        with tf32(device):
-            for step, (ids, mask) in enumerate(_batches(texts, steps, device)):
-                target = hidden_states(body, ids, mask)
-                with rows_from(trained, layers):
-                    states = hidden_states(body, ids, mask)
-                if candidates is None or original is None:
-                    loss = distance(states, target, mask)
-                else:
-                    loss = _divergence(states[mask], target[mask], trained, original, *candidates.draw(step))
+    average = 0.0
+    with tf32(device):
+        for step, (ids, mask) in enumerate(_batches(texts, steps, device)):
+            target = hidden_states(body, ids, mask)
+            with rows_from(trained, layers):
+                states = hidden_states(body, ids, mask)
+            if candidates is None or original is None:
+                loss = distance(states, target, mask)
+            else:
+                loss = _divergence(states[mask], target[mask], trained, original, *candidates.draw(step))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
 
-                warm = (step + 1) / max(1, int(WARMUP * steps))
-                rate = LEARNING_RATE * min(warm, 0.5 * (1 + math.cos(math.pi * step / steps)))
-                for group in optimizer.param_groups:
-                    group["lr"] = rate * group["scale"]
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                average = float(loss.detach()) if step == 0 else 0.95 * average + 0.05 * float(loss.detach())
-                if not math.isfinite(average):
-                    raise InputError(f"tuning diverged at step {step + 1}; try a lower learning rate")
-                report("tune", step + 1, steps, {"loss": average})
-    finally:
-        body.train(was_training)
-        for parameter in learning:
-            parameter.requires_grad_(True)
+            average = float(loss.detach()) if step == 0 else 0.95 * average + 0.05 * float(loss.detach())
+            if not math.isfinite(average):
+                raise InputError(f"tuning diverged at step {step + 1}; more text may help")
+            report("tune", step + 1, steps, {"loss": average})
     return trained.cpu().packed()
 
 

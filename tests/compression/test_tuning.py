@@ -62,7 +62,6 @@ def test_hidden_states_come_closer_and_the_model_is_as_before(kind, texts):
     tuned = tune(body_of(model), layers_of(model), packed, texts, None, 60)
     assert distance(*states_of(model, tuned, texts)) < 0.9 * distance(*states_of(model, packed, texts))
 
-    assert all(parameter.requires_grad for parameter in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     kept = [name for name in packed.state_dict() if name.startswith(("codes", "depths", "exact"))]
     assert all(torch.equal(packed.state_dict()[name], tuned.state_dict()[name]) for name in kept)
