@@ -50,20 +50,15 @@ def block_size(anchors: int, pairs: int) -> int:
 def fit_anchors(rows: Rows, settings: DistillationSettings, generator: torch.Generator, report: Report) -> Tensor:
     """Fit the anchors (K, d) to the rows."""
     anchors = _spherical_kmeans(rows, settings.anchors, generator, report)
-    sample = _sample(rows, 256 * settings.anchors, generator)
+    sample, size = rows, 256 * settings.anchors
+    if len(rows) > size:
+        chosen = torch.randperm(len(rows), generator=generator)[:size].sort().values
+        sample = Rows(rows.table[chosen], rows.importance[chosen], rows.device)
     for done in range(settings.rounds):
         indices, weights, cosine = pursue_all(sample, anchors, settings)
         report("pursuit", done, settings.rounds + 1, {"cosine": float((cosine * sample.importance).mean())})
         anchors = update_anchors(sample, anchors, indices, weights, cosine)
     return anchors
-
-
-def _sample(rows: Rows, size: int, generator: torch.Generator) -> Rows:
-    """Return all rows, or a random sample of `size` of them."""
-    if len(rows) <= size:
-        return rows
-    chosen = torch.randperm(len(rows), generator=generator)[:size].sort().values
-    return Rows(rows.table[chosen], rows.importance[chosen], rows.device)
 
 
 def _spherical_kmeans(rows: Rows, count: int, generator: torch.Generator, report: Report, rounds: int = 6) -> Tensor:

@@ -91,15 +91,3 @@ def test_every_book_gets_gradients_and_they_are_those_of_the_rows():
         book[at] += step
         after = (table(IDS) * wanted).sum()
     assert torch.isclose((after - before) / step, book.grad[at], rtol=0.02)
-
-
-def test_a_trained_table_packed_again_is_close_and_of_the_same_size():
-    table = TrainableTable(random_table(TRAINED))
-    with torch.no_grad():
-        for book in (table.book_0, table.book_1, table.book_2):
-            book += 0.1 * torch.randn(book.shape, generator=torch.Generator().manual_seed(2))
-    packed = table.packed()
-    assert packed.shape == TRAINED
-    error = (packed(IDS) - table(IDS)).square().mean().sqrt()
-    assert error < 0.02 * table(IDS).square().mean().sqrt()
-    packed.check_depths()
