@@ -85,13 +85,10 @@ _MODULES = {  # module -> its public names
     "encoders.teacher": "SentenceTeacher",
     "inspector.reading": "Inspector",
     "inspector.words": "inspect_words",
-}
-_OPTIONAL = {  # those that need a package which most do without: not in __all__
     "integrations.scikit_learn": "AdeClassifier AdeEncoder AdeRegressor",
     "integrations.sentence_transformers": "AdeModule",
 }
-_MODULE_OF = {name: module for module, names in (_MODULES | _OPTIONAL).items() for name in names.split()}
-__all__ = [name for name, module in _MODULE_OF.items() if module in _MODULES]
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
