@@ -10,7 +10,17 @@ from typing import IO, Annotated, Any
 
 from ade.cli import display, options
 from ade.cli.options import argument, option
-from ade.cli.writing import Output, OutputFormat, Row, added_columns, output_format, write_predictions
+from ade.cli.writing import (
+    PREDICTION,
+    PROBABILITY,
+    WORDS,
+    Output,
+    OutputFormat,
+    Row,
+    added_columns,
+    output_format,
+    write_predictions,
+)
 from ade.configuration import CLASSIFIER, TAGGER, check_kind
 from ade.data.columns import TEXT
 from ade.data.problems import REGRESSION
@@ -65,12 +75,14 @@ def predict(
         if explain:
             _explain(loaded, rows, as_json)
             return
-        if loaded.kind != TAGGER:
+        if loaded.kind == TAGGER:
+            added = [WORDS, PREDICTION]
+        else:
             check_kind(model, loaded.kind, CLASSIFIER)
-        has_labels = loaded.kind != TAGGER and loaded.problem != REGRESSION
-        if not has_labels and (top_k is not None or threshold is not None):
+            count = len(loaded.saved.config.labels)
+            added = [PREDICTION] if loaded.problem == REGRESSION else added_columns(min(top_k or 0, count))
+        if PROBABILITY not in added and (top_k is not None or threshold is not None):
             raise InputError("--top-k and --threshold are for labels of texts; this model predicts a number, or tags")
-        added = added_columns(has_labels, min(top_k or 0, len(loaded.saved.config.labels)))
         with _open_output(output, in_place=rows.stream is not None) as target:
             write_predictions(target, kind, rows.columns, added, _predicted(loaded, rows, top_k, threshold))
 

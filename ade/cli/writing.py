@@ -11,7 +11,7 @@ from ade.errors import InputError
 
 OutputFormat = Literal["text", "csv", "tsv", "jsonl"]
 BY_SUFFIX: dict[str, OutputFormat] = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
-PREDICTION, PROBABILITY, TOP = "prediction", "probability", "top"  # columns that are added
+WORDS, PREDICTION, PROBABILITY, TOP = "words", "prediction", "probability", "top"  # columns that are added
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 Row = dict[str, Any]
 
@@ -30,9 +30,9 @@ def output_format(output: Path) -> OutputFormat:
     return BY_SUFFIX[output.suffix.lower()]
 
 
-def added_columns(has_probability: bool, top: int) -> list[str]:
-    """The columns that predictions with `top` further labels fill in CSV."""
-    columns = [PREDICTION, PROBABILITY] if has_probability else [PREDICTION]
+def added_columns(top: int) -> list[str]:
+    """The columns that labels of texts, with the `top` most probable ones, fill in CSV."""
+    columns = [PREDICTION, PROBABILITY]
     for place in range(1, top + 1):
         columns += [f"{TOP}_{place}", f"{TOP}_{place}_{PROBABILITY}"]
     return columns
@@ -46,7 +46,7 @@ def write_predictions(
     chunks: Iterable[tuple[Sequence[Row], Sequence[Output]]],
 ) -> None:
     """Write rows with their predictions, chunks of them that can be read at once; `added` are the columns it adds."""
-    new = [PREDICTION, PROBABILITY, TOP] if kind == "jsonl" else added
+    new = [*added, TOP] if kind == "jsonl" else added
     twice = next((name for name in columns if name in new), None)
     if twice is not None and kind != "text":
         raise InputError(f"the input has a column '{twice}' already, where the prediction would go; rename it")
@@ -95,7 +95,7 @@ def _cells(output: Output) -> list[str]:
     """The cells of a prediction in CSV."""
     prediction, top = output
     if isinstance(prediction, Tagged):
-        return [" ".join(prediction.tags)]
+        return [" ".join(prediction.words), " ".join(prediction.tags)]
     if prediction.probability is None:
         return [f"{prediction.label:.6g}"]
 
@@ -111,7 +111,7 @@ def _values(output: Output) -> Row:
     """The values of a prediction in JSON."""
     prediction, top = output
     if isinstance(prediction, Tagged):
-        return {PREDICTION: prediction.tags}
+        return {WORDS: prediction.words, PREDICTION: prediction.tags}
     values: Row = {PREDICTION: prediction.label}
     if prediction.probability is not None:
         values[PROBABILITY] = prediction.probability

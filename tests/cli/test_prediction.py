@@ -269,8 +269,9 @@ def test_a_number_has_no_probability(ade, cells, objects, several, tmp_path):
 def test_tags_of_a_row(ade, cells, objects, several, tmp_path):
     (tmp_path / "a.csv").write_text("id,text\n7,goal orbit\n")
     (row,) = objects(several / "tagger", tmp_path / "a.csv")
-    assert (row["id"], len(row["prediction"])) == ("7", 2)
-    assert cells(several / "tagger", tmp_path / "a.csv")[1] == ["7", "goal orbit", " ".join(row["prediction"])]
+    assert (row["id"], row["words"], len(row["prediction"])) == ("7", ["goal", "orbit"], 2)
+    tags = " ".join(row["prediction"])
+    assert cells(several / "tagger", tmp_path / "a.csv")[1] == ["7", "goal orbit", "goal orbit", tags]
     _, out, _ = ade("predict", several / "tagger", tmp_path / "a.csv")
     assert out == f"goal\t{row['prediction'][0]}\norbit\t{row['prediction'][1]}\n\n"
     status, _, errors = ade("predict", several / "tagger", tmp_path / "a.csv", "--top-k", 2)
