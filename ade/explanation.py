@@ -6,18 +6,20 @@ pooling weights p_t, and the classifier is one matrix. So the scores (logits) ar
     scores = sum_t p_t W h_t + b + sum_f s_f / norm + b_lexicon        t: tokens, f: entries of the lexicon
 
 A token's term is its contribution; those of a word's tokens are added up. h_t is a token in its context, so the term
-of a token includes what it took from others by attention. Imports only numpy.
+of a token includes what it took from others by attention. A softmax depends on differences of scores alone, so what
+decides is the margin: the score of a label less that of another. Imports only numpy.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ade.configuration import Config
-from ade.data.problems import REGRESSION, Label
+from ade.data.problems import REGRESSION, SINGLE, Label
 from ade.data.tokens import group_pieces, is_inside_word
 from ade.decision import Answer, Prediction, decide, labels_as_given, probabilities_of
 from ade.errors import InputError
@@ -25,6 +27,7 @@ from ade.folder import Saved
 from ade.lexicon import Lexicon
 
 DECIMALS = 7  # of numbers in JSON
+NAMED = 5  # words that the representation of an explanation names
 
 
 class Tokens(NamedTuple):
@@ -60,6 +63,22 @@ class Ngram:
     text: str
     spans: tuple[tuple[int, int], ...]  # start and end of every occurrence
     contributions: np.ndarray  # (C,)
+
+
+class Margin(NamedTuple):
+    """What puts the score of a label above that of another; they add up: value = sum of the words + rest."""
+
+    label: Label
+    against: Label | None  # None: the label's own score, as for a regression
+    value: float
+    words: tuple[tuple[str, float], ...]  # each with what it adds, the largest first
+    rest: float  # special tokens and biases
+    ngrams: tuple[tuple[str, float], ...]  # those without special tokens; a part of what their words add
+
+    @property
+    def name(self) -> str:
+        """The margin in words."""
+        return f"score of {self.label}" if self.against is None else f"{self.label} over {self.against}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,18 +133,63 @@ class Explanation:
             raise InputError(f"no label '{label}'; the labels are {', '.join(map(str, self.names))[:200]}")
         return self.names.index(label)
 
-    def totals(self, label: Label | None = None) -> list[float]:
-        """Return what each word adds to the score of a label, by default of the most probable one."""
+    def places(self, label: Label | None = None, against: Label | None = None) -> tuple[int, int | None]:
+        """Return the places of a label and of what it is compared with, as `margin` chooses them."""
         i = self.index(label)
-        return [float(word.total[i]) for word in self.words]
+        if against is not None:
+            return i, self.index(against)
+        if self.config.problem != SINGLE:
+            return i, None
+        return i, int(np.argmax(np.where(np.arange(len(self.scores)) == i, -np.inf, self.scores)))
+
+    def margin(self, label: Label | None = None, against: Label | None = None) -> Margin:
+        """Return what words and n-grams add to the score of a label, by default the most probable one.
+
+        Of one label a text it is compared with the runner-up, or with the label `against`; otherwise the score is the
+        label's own.
+        """
+        i, j = self.places(label, against)
+
+        def adds(values: np.ndarray) -> float:
+            return float(values[i] if j is None else values[i] - values[j])
+
+        def largest_first(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+            return tuple(sorted(parts, key=lambda part: -abs(part[1])))
+
+        words = [(word.text, adds(word.total)) for word in self.words if word.start < word.end]
+        ngrams = [(each.text, adds(each.contributions)) for each in self.ngrams if each.text.strip("…") in self.text]
+        value, against = adds(self.scores), None if j is None else self.names[j]
+        rest = value - sum(each for _, each in words)
+        return Margin(self.names[i], against, value, largest_first(words), rest, largest_first(ngrams))
+
+    def __repr__(self) -> str:
+        margin = self.margin()
+        words = ", ".join(f"{word} {adds:+.2f}" for word, adds in margin.words[:NAMED])
+        return f"Explanation({margin.name}: {margin.value:+.2f}; {words}{', …' * (len(margin.words) > NAMED)})"
+
+    def _repr_html_(self) -> str:
+        """The text as notebooks show it: what adds to the margin is green, what takes away is red."""
+        (i, j), margin = self.places(), self.margin()
+        largest = abs(margin.words[0][1]) if margin.words else 1.0
+        parts, end = [f"<p>{escape(margin.name)}: {margin.value:+.2f}</p><p style='white-space:pre-wrap'>"], 0
+        for word in self.words:
+            adds = float(word.total[i] - (0.0 if j is None else word.total[j]))
+            colour = "30,140,70" if adds > 0 else "200,50,40"
+            style = f"background:rgba({colour},{0.75 * min(1.0, abs(adds) / (largest or 1.0)):.2f})"
+            parts.append(escape(self.text[end : word.start]))
+            parts.append(f"<span style='{style}' title='{adds:+.3f}'>{escape(self.text[word.start : word.end])}</span>")
+            end = max(end, word.end)
+        return "".join([*parts, escape(self.text[end:]), "</p>"])
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; lists of numbers have one per label, in the order of `labels`."""
+        margin = self.margin()
         return {
             "text": self.text,
             "label": self.label,
             "labels": list(self.names),
             "probabilities": self.probabilities,
+            "margin": _plain(margin._asdict()),
             "scores": _plain(self.scores),
             "bias": _plain(self.bias),
             "lexicon_bias": _plain(self.lexicon_bias),

@@ -76,7 +76,12 @@ class TrainedModel:
         return np.concatenate(rows) if rows else compute(Ragged.of([]))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.saved.table})"
+        labels, metadata = self.saved.config.labels, self.metadata
+        parts = [f"{len(labels)} labels"] if len(labels) > 1 else []
+        parts.append(f"{self.saved.nbytes / 1e6:.1f} MB")
+        if "rows" in metadata and "data" in metadata:
+            parts.append(f"trained on {metadata['rows']:,} rows of {metadata['data']}")
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without tables and caches; the copy runs on the CPU."""

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from functools import cache
+from html import unescape
 
 import numpy as np
 import pytest
@@ -83,6 +85,41 @@ def test_every_kind_of_problem(problem, labels):
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert explanation.index() == int(explanation.scores.argmax())
     assert [explanation.index(label) for label in model.labels] == list(range(labels))
+
+
+@given(words=st.lists(st.sampled_from(WORDS), max_size=12), labels=st.sampled_from([2, 5]))
+def test_a_margin_is_the_difference_of_two_scores_and_the_sum_of_its_words(words, labels):
+    model = model_of(labels=labels)
+    explanation = model.explain(" ".join(words))
+    first, second = model.predict(" ".join(words), top_k=2).label
+    margin = explanation.margin()
+    assert (margin.label, margin.against) == (first, second)
+    ratio = explanation.probabilities[first] / explanation.probabilities[second]
+    assert margin.value == pytest.approx(np.log(ratio), abs=1e-4)
+    assert sum(adds for _, adds in margin.words) + margin.rest == pytest.approx(margin.value)
+    assert [word for word, _ in sorted(margin.words)] == sorted(words)
+    assert [abs(adds) for _, adds in margin.words] == sorted((abs(adds) for _, adds in margin.words), reverse=True)
+    back = explanation.margin(second, first)
+    assert (back.value, back.rest) == pytest.approx((-margin.value, -margin.rest))
+
+
+@pytest.mark.parametrize(("problem", "labels"), [(MULTI, 4), (REGRESSION, 1)])
+def test_scores_that_do_not_compete_are_explained_by_themselves(problem, labels):
+    explanation = model_of(problem=problem, labels=labels).explain(TEXT)
+    margin = explanation.margin()
+    assert (margin.against, margin.value) == (None, pytest.approx(explanation.scores.max()))
+    assert repr(explanation).startswith(f"Explanation(score of {margin.label}: {margin.value:+.2f}; ")
+
+
+def test_a_notebook_shows_the_text_with_what_each_word_adds():
+    text = "w3 <b> w1 & w5"
+    explanation = model_of().explain(text)
+    page = explanation._repr_html_()
+    shown = unescape(re.sub(r"<[^>]+>", "", page.split("pre-wrap")[1].split(">", 1)[1]))
+    assert shown == text
+    i, j = explanation.places()
+    adds = [word.total[i] - word.total[j] for word in explanation.words]
+    assert re.findall(r"title='(.*?)'", page) == [f"{each:+.3f}" for each in adds]
 
 
 def test_ngrams_are_named_counted_once_and_divided_among_their_words():

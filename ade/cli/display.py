@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ade.cli.writing import Output, format_label, format_output, one_line
+from ade.cli.writing import Output, format_output, one_line
 from ade.data.columns import LABEL, TEXT
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ade.explanation import Explanation
 
-STRONGEST = 8  # n-grams of an explanation that are listed
+STRONGEST, MOST_WORDS = 8, 20  # n-grams and words of an explanation that are listed
 WIDTH = 100
 SAMPLE = 1000  # texts in which unknown tokens are counted
 LANGUAGES = "(see the page 'Languages' of the documentation)"
@@ -104,23 +104,17 @@ def show(value: Mapping[str, Any], as_json: bool, *parts: Table | Text | str) ->
 
 
 def print_explanation(to: Console, explanation: "Explanation") -> None:
-    """Print a prediction, and what words and n-grams add to the score of its most probable label."""
-    label, prediction = explanation.index(), explanation.prediction
-    name = "the number" if prediction.probability is None else one_line(format_label(explanation.names[label]))
+    """Print a prediction, and what words and n-grams add to the margin between its label and the runner-up."""
+    prediction, margin = explanation.prediction, explanation.margin()
     to.print(Text(format_output(Output(prediction)).rstrip("\n").replace("\t", "  "), style="bold"))
-    rows = []
-    for word in explanation.words:
-        weight = f"{100 * word.pooling_weight:.1f}%"
-        rows.append((one_line(word.text), f"{word.total[label]:+.3f}", f"{word.lexicon[label]:+.3f}", weight))
-    to.print(table(("word", f"adds to {name[:24]}", "of it n-grams", "pooling weight"), rows))
-
-    by_ngrams = [(ngram.text, float(ngram.contributions[label])) for ngram in explanation.ngrams]
-    strongest = sorted(by_ngrams, key=lambda each: -abs(each[1]))[:STRONGEST]
-    if strongest:
-        listed = ", ".join(f"'{one_line(ngram)}' {value:+.3f}" for ngram, value in strongest)
-        to.print(Text(f"strongest n-grams: {listed}"))
-    by_words = sum(float(word.pooled[label]) for word in explanation.words)
-    bias = explanation.bias[label] + explanation.lexicon_bias[label]
-    sums = f"words {by_words:+.3f}, n-grams {sum(value for _, value in by_ngrams):+.3f}, bias {bias:+.3f}"
-    to.print(Text(f"score of {name}: {explanation.scores[label]:.3f} = {sums}"))
+    name = "the number" if prediction.probability is None else one_line(margin.name)
+    listed = [(one_line(word), round(adds, 3)) for word, adds in margin.words[:MOST_WORDS]]
+    further = len(margin.words) - len(listed)
+    rest = round(margin.value, 3) - sum(adds for _, adds in listed)  # what is printed adds up
+    rest_name = "special tokens and bias" + (f", {further} more words" if further else "")
+    rows = [*listed, (rest_name, rest), ("sum", margin.value)]
+    to.print(table(("word", f"adds to {name}"[:60]), [(word, f"{adds:+.3f}") for word, adds in rows]))
+    if margin.ngrams:
+        strongest = ", ".join(f"'{one_line(ngram)}' {adds:+.3f}" for ngram, adds in margin.ngrams[:STRONGEST])
+        to.print(Text(f"strongest n-grams, in their words: {strongest}"))
     to.print()

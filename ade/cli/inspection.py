@@ -61,21 +61,21 @@ def _show_words(source: Path, words: list[str], texts: list[str], as_json: bool)
         from ade.inspector.reading import Inspector
         from ade.trained_model import Classifier
 
-        result["label"], tokens = Inspector(Classifier.load(source)).words_in(texts[0], words)
+        result["adds_to"], tokens = Inspector(Classifier.load(source)).words_in(texts[0], words)
     else:
         tokens = inspect_words(source, words)
     result["words"] = tokens
-    display.show(result, as_json, *tables(tokens, str(result.get("label", ""))))
+    display.show(result, as_json, *tables(tokens, str(result.get("adds_to", ""))))
 
 
-def tables(tokens: list[dict[str, Any]], label: str = "") -> list[Table | str]:
+def tables(tokens: list[dict[str, Any]], adds_to: str = "") -> list[Table | str]:
     """A table per token: its anchors with their weights and nearest words, the largest weight first.
 
-    Where the tokens stand in a text, also what each anchor adds to the score of the predicted label.
+    Where the tokens stand in a text, also what each anchor adds to the margin of the predicted label.
     """
     parts: list[Table | str] = []
-    if label:
-        parts.append(f"What each anchor adds to the score of {one_line(label)}:\n")
+    if adds_to:
+        parts.append(f"What each anchor adds to {one_line(adds_to)}:\n")
     for token in tokens:
         word, spelling = token["word"], token["token"]
         name = word if spelling.strip("▁Ġ") == word else f"{word}: {spelling}"

@@ -20,7 +20,6 @@ import numpy as np
 
 from ade import plain
 from ade.backends import plain_model
-from ade.data.problems import Label
 from ade.data.tokens import encode_chunks
 from ade.errors import InputError
 from ade.explanation import DECIMALS
@@ -153,23 +152,25 @@ class Inspector:
             "explanation": explanation.as_dict(),
         }
 
-    def words_in(self, text: str, words: list[str]) -> tuple[Label, list[dict[str, Any]]]:
-        """Return the label of the highest score, and the anchors of each word where it first occurs.
+    def words_in(self, text: str, words: list[str]) -> tuple[str, list[dict[str, Any]]]:
+        """Return the name of the margin that decides, and the anchors of each word where it first occurs.
 
-        They are those of `inspect_words` with what each `adds` to the score, where that can be said.
+        They are those of `inspect_words` with what each `adds` to the margin, where that can be said.
         """
-        reading = self.read(text)
-        label = int(np.argmax(reading["explanation"]["scores"]))
+        reading, explanation = self.read(text), self.classifier.explain(text)
+        label, against = explanation.places()
         inspected = []
         for word in words:
             for token in _tokens_of(reading, word):
                 near = self.table.nearest([use["anchor"] for use in token["anchors"]], self.nearest)
                 uses = []
                 for use, words_near in zip(token["anchors"], near, strict=True):
-                    adds = {} if use["adds"] is None else {"adds": use["adds"][label]}
+                    adds = {}
+                    if use["adds"] is not None:
+                        adds["adds"] = use["adds"][label] - (0.0 if against is None else use["adds"][against])
                     uses.append({"anchor": use["anchor"], "weight": use["weight"], "nearest": words_near, **adds})
                 inspected.append({"word": word, "token": token["token"], "anchors": uses})
-        return reading["explanation"]["labels"][label], inspected
+        return explanation.margin().name, inspected
 
 
 def _tokens_of(reading: dict[str, Any], word: str) -> list[dict[str, Any]]:

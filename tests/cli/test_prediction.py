@@ -290,11 +290,15 @@ def test_explanations_are_tables_or_objects(ade, trained, tmp_path):
     assert (status, errors) == (0, "")
     assert "\x1b" not in out
     for explanation, part in zip(explanations, out.split("\n\n"), strict=False):
-        i, label, shown = explanation.index(), explanation.label, part.splitlines()
+        label, margin, shown = explanation.label, explanation.margin(), part.splitlines()
         assert shown[0].split("  ") == [label, f"{explanation.probabilities[label]:.4f}"]
-        rows = [line.split() for line in shown[2 : 2 + len(explanation.words)]]
-        assert [row[-3] for row in rows] == [f"{total:+.3f}" for total in explanation.totals()]
-        assert f"score of {label}: {explanation.scores[i]:.3f} = " in shown[-1]
+        assert f"adds to {margin.name}" in shown[1]
+        rows = [line.rsplit(maxsplit=1) for line in shown[2 : 4 + len(margin.words)]]
+        assert [(row[0], float(row[1])) for row in rows[:-2]] == [(word, round(adds, 3)) for word, adds in margin.words]
+        assert [row[0].strip() for row in rows[-2:]] == ["special tokens and bias", "sum"]
+        printed = [float(row[1]) for row in rows]
+        assert sum(printed[:-1]) == pytest.approx(printed[-1], abs=1e-9)  # it adds up as printed
+        assert printed[-1] == round(margin.value, 3)
     _, out, _ = ade("predict", trained, tmp_path / "in.txt", "--explain", "--json")
     assert [json.loads(line) for line in out.splitlines()] == [each.as_dict() for each in explanations]
 
@@ -302,7 +306,7 @@ def test_explanations_are_tables_or_objects(ade, trained, tmp_path):
 def test_numbers_are_explained_and_taggers_refused(ade, several, tmp_path):
     (tmp_path / "in.txt").write_text("goal\n")
     status, out, _ = ade("predict", several / "number", tmp_path / "in.txt", "--explain")
-    assert (status, "score of the number: " in out) == (0, True)
+    assert (status, "adds to the number" in out) == (0, True)
     status, out, errors = ade("predict", several / "tagger", tmp_path / "in.txt", "--explain")
     assert (status, out, errors.count("\n")) == (2, "", 1)
     assert "a tagger" in errors

@@ -74,11 +74,18 @@ def shows(tab: Page, expected: dict[int, list[float]]) -> None:
     until(tab, drawn)
 
 
+def over(scores: list[float], i: int, values: list[float]) -> float:
+    """What values add to the margin of label i over the most probable other one."""
+    j = max((each for each in range(len(scores)) if each != i), key=lambda each: scores[each])
+    return values[i] - values[j]
+
+
 def uses(reading: dict, word: str, label: str | None = None) -> dict[int, list[float]]:
-    """What each anchor of a word adds to the score of a label, that which adds or takes most first."""
+    """What each anchor of a word adds to the margin of a label, that which adds or takes most first."""
     at = reading["explanation"]["labels"].index(label or reading["label"])
+    scores = reading["explanation"]["scores"]
     own = next(each for each in reading["tokens"] if each["token"] == word)
-    adds = {use["anchor"]: [use["adds"][at]] for use in own["anchors"]}
+    adds = {use["anchor"]: [over(scores, at, use["adds"])] for use in own["anchors"]}
     return dict(sorted(adds.items(), key=lambda each: -abs(each[1][0])))
 
 
@@ -176,19 +183,21 @@ def test_words_and_anchors_are_shown_by_what_they_add_to_any_label(written):
             tab.locator(".probabilities").get_by_role("button", name=label, exact=True).click()
             shown_words = tab.locator(".token").evaluate_all(script)
             for (word, adds, classes), own in zip(shown_words, explanation.words, strict=True):
-                value = own.total[i]
+                value = over(explanation.scores, i, own.total)
                 kind = "" if shown(value) == "0" else "takes" if value < 0 else "adds"
                 assert (word, adds, kind in ("", *classes.split())) == (own.text, shown(value), True)
                 kinds.add(kind)
-            expect(tab.locator(".sum")).to_contain_text(f"Score {explanation.scores[i]:.2f}")
-            adds = [ngram.contributions[i] for ngram in explanation.ngrams]
+            margin = explanation.margin(label)
+            expect(tab.locator(".sum")).to_contain_text(f"Margin {margin.value:.2f}")
+            adds = [adds for _, adds in margin.ngrams]
             strongest = sorted(adds, key=abs, reverse=True)[:6]
             assert tab.locator(".ngrams .num").all_text_contents() == [shown(value) for value in strongest]
             for at, each in enumerate(reading["tokens"]):
                 tab.locator(".token").nth(at).click()
                 for use in each["anchors"]:
-                    digits = 3 if abs(use["adds"][i]) < 0.0995 else 2
-                    amount = f"{MINUS if use['adds'][i] < 0 else '+'}{abs(use['adds'][i]):.{digits}f}"
+                    value = over(explanation.scores, i, use["adds"])
+                    digits = 3 if abs(value) < 0.0995 else 2
+                    amount = f"{MINUS if value < 0 else '+'}{abs(value):.{digits}f}"
                     row = tab.locator(f".anchor[data-anchor='{use['anchor']}']")
                     expect(row.locator(".now")).to_have_text(amount)
     assert kinds >= {"adds", "takes"}

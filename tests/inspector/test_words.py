@@ -72,11 +72,11 @@ def test_words_of_a_folder_and_in_a_text(codebook, topics, tmp_path, ade):
     assert [use["anchor"] for use in of_codebook["anchors"]] == [use["anchor"] for use in bank["anchors"]]
     assert inspect_words(tmp_path / "model", ["bank"], 2) == [bank]
     status, out, _ = ade("inspect", tmp_path / "model", "Bank", "--text", "the bank of the team", "--json")
-    label, (bank,) = Inspector(classifier, 6).words_in("the bank of the team", ["Bank"])
-    assert (status, json.loads(out)) == (0, {"label": label, "words": [bank]})
+    name, (bank,) = Inspector(classifier, 6).words_in("the bank of the team", ["Bank"])
+    assert (status, json.loads(out)) == (0, {"adds_to": name, "words": [bank]})
     assert all(abs(use["adds"]) > 0 for use in bank["anchors"])
     status, out, _ = ade("inspect", tmp_path / "model", "bank", "--text", "the bank of the team")
-    assert (status, f"adds to the score of {label}" in out) == (0, True)
+    assert (status, f"What each anchor adds to {name}:" in out) == (0, True)
     status, _, err = ade("inspect", tmp_path / "codebook", "bank", "--text", "the bank")
     assert (status, err.count("\n"), "trained model" in err) == (2, 1, True)
 
