@@ -53,7 +53,6 @@ def of_batch(device: str) -> Table:
         Figure("eager float32", "eager_fp32.ms", digits(3), better=-1),
         Figure("compiled bfloat16", "compiled_bf16.ms", digits(3), better=-1),
         Figure("by tables", "projected.ms", digits(3), better=-1),
-        Figure("by tables, cold", "projected_cold.ms", digits(3), better=-1),
         Figure(f"by tables, {LARGE:,} texts", "large.ms", digits(3)),
     ]
     names = (*ENCODERS, "ADE tokens", "ADE anchors")
@@ -117,9 +116,9 @@ def random_codebook(anchors: int = 500, pairs: int = 8) -> ade.Saved:
     return ade.Saved(Config(kind=CODEBOOK), library.word_tokenizer(VOCABULARY), codebook, {})
 
 
-def random_batch(texts: int, length: int) -> Ragged:
+def random_batch(texts: int) -> Ragged:
     """Token ids of texts, all of the same length."""
-    ids = np.random.default_rng(1).integers(0, VOCABULARY, (texts, length), np.int32)
+    ids = np.random.default_rng(1).integers(0, VOCABULARY, (texts, LENGTH), np.int32)
     return Ragged.of(list(ids))
 
 
@@ -130,26 +129,19 @@ def median_time(work: Callable[[], object]) -> dict[str, float]:
 
 
 def table_times(folder: Path, device: str) -> Outcome:
-    """A batch by tables, as a user's model predicts: warm; on a CPU also cold, on a GPU also a batch that fills it."""
-    batch, model = random_batch(BATCH, LENGTH), ade.load(folder, device)
-    times = {"projected": median_time(partial(model.backend.scores, batch))}
+    """A batch by tables, as a user's model predicts; on a GPU also a batch that fills it."""
+    model = ade.load(folder, device)
+    times = {"projected": median_time(partial(model.backend.scores, random_batch(BATCH)))}
     if device == "cuda":
-        times["large"] = median_time(partial(model.backend.scores, random_batch(LARGE, LENGTH)))
-        return times
-
-    cold = []
-    for _ in range(COLD):
-        fresh = ade.load(folder, device)
-        fresh.backend.scores(random_batch(1, 1))  # threads are started, the cache holds one row
-        cold.append(1000 * seconds_of(fresh.backend.scores, batch))
-    return {**times, "projected_cold": {"ms": statistics.median(cold)}}
+        times["large"] = median_time(partial(model.backend.scores, random_batch(LARGE)))
+    return times
 
 
 @torch.inference_mode()
 def forward_times(model: nn.Module, device: str) -> Outcome:
     """The same batch by the model's forward pass, and the number of its parameters."""
     model.eval().to(device)
-    ids = torch.from_numpy(random_batch(BATCH, LENGTH).ids).long().view(BATCH, LENGTH).to(device)
+    ids = torch.from_numpy(random_batch(BATCH).ids).long().view(BATCH, LENGTH).to(device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     outcome: Outcome = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     outcome["eager_fp32"] = median_time(lambda: model(**inputs))
