@@ -71,7 +71,7 @@ def distill_to_size(
 
 
 def least_size(teacher: Teacher) -> int:
-    """Return about the fewest bytes of a teacher's codebook: a pair for every token, the special tokens' rows whole."""
+    """Return about the fewest bytes of a teacher's codebook: a pair a token, the special tokens' rows whole."""
     count, dim = teacher.table.shape
     special = len(_special_tokens(teacher))
 
@@ -118,14 +118,15 @@ def _choices(rows: Rows, anchors: Tensor, most: int, report: Report) -> tuple[Te
         path: list[Tensor] = []
         chosen, _, _ = pursue(block @ anchors.T, gram, most, path=path)
         found.append(chosen.to("cpu", torch.int32))
-        whole = [F.cosine_similarity(rounded(block, bits), block, dim=1).nan_to_num(1.0) for bits in WHOLE_BITS]
-        cosines.append(torch.stack([*path, *whole], 1).cpu())
+        for bits in WHOLE_BITS:
+            path.append(F.cosine_similarity(rounded(block, bits), block, dim=1).nan_to_num(1.0))
+        cosines.append(torch.stack(path, 1).cpu())
     report("pairs", len(rows), len(rows), {})
     return torch.cat(found), torch.cat(cosines)
 
 
 def _allocate(cosines: Tensor, weight: Tensor, special: Tensor, available: float, pair_bits: int, dim: int) -> Tensor:
-    """Choose for each token so that the weighted sum of cosines is largest within the available bits: columns (N,)."""
+    """Choose for each token so that the weighted sum of cosines is largest within the bits: columns (N,)."""
     pairs = cosines.shape[1] - len(WHOLE_BITS)
     of_whole = [8 * (-(-dim * bits // 8)) + 16 for bits in WHOLE_BITS]
     cost = torch.tensor([*(pair_bits * (k + 1) for k in range(pairs)), *of_whole])
@@ -145,7 +146,7 @@ def _allocate(cosines: Tensor, weight: Tensor, special: Tensor, available: float
 
 
 def _fit(rows: Rows, anchors: Tensor, chosen: Tensor, counts: Tensor, report: Report) -> tuple[Tensor, Tensor]:
-    """Anchors (K, d) and weights (N, P), fitted in turn: the weights to the anchors as stored, the anchors to them.
+    """Fit anchors (K, d) and weights (N, P) in turn: the weights to the anchors as stored, the anchors to them.
 
     `chosen` (N, P) are the anchors of each token, of which it has taken the first ones: `counts` (N,).
     """
@@ -197,7 +198,7 @@ def _rounded_fit(gram: Tensor, target: Tensor, real: Tensor) -> tuple[Tensor, Te
 def _assemble(
     teacher: Teacher, anchors: Tensor, indices: Tensor, weights: Tensor, counts: Tensor, own: list[Tensor],
 ) -> Codebook:  # fmt: skip
-    """The codebook: pairs scaled to the length of the teacher's rows, and rows stored whole as anchors of their own."""
+    """Scale pairs to the length of the teacher's rows; rows stored whole are anchors of their own."""
     norm = torch.cat([block.float().norm(dim=1).cpu() for block in teacher.table.split(8192)]).clamp(min=1e-6)
 
     # Rows stored whole come after the shared anchors, those with 8 bits a number first.

@@ -46,7 +46,8 @@ def distill(teacher: Teacher, settings: DistillationSettings | None = None, repo
         anchors, indices, weights = _solve_by_gradient(rows, settings, generator, report)
 
     keep = above_threshold(weights, settings.threshold)  # (N, k)
-    codebook = Codebook(anchors.cpu().numpy(), indices[keep].numpy(), weights[keep].numpy(), keep.sum(1).numpy())
+    counts = keep.sum(1)
+    codebook = Codebook(anchors.cpu().numpy(), indices[keep].numpy(), weights[keep].numpy(), counts.numpy())
     return teacher.as_saved(codebook, settings=asdict(settings), **quality(rows, codebook))
 
 

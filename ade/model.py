@@ -45,7 +45,7 @@ class SegmentAwareTransformer(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """A further layer after SAT: attention and a feed-forward block, each after a LayerNorm and with a residual."""
+    """A layer after SAT: attention and a feed-forward block, each after a LayerNorm and with a residual."""
 
     def __init__(self, dim: int, heads: int, bits: int = 0) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class AdeModel(AdePreTrainedModel):
         return BaseModelOutput(last_hidden_state=self.token_states(input_ids, attention_mask))
 
     def token_states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Return contextual vectors of the tokens (B, L, d); in `anchors` mode the mean over each token's anchors."""
+        """Return contextual vectors of the tokens (B, L, d); over anchors, the mean of each token's."""
         length = ids.shape[1]
         states, real, word = self.states(ids, mask)
         if word is not None:
@@ -222,18 +222,14 @@ class SentenceEmbeddingOutput(ModelOutput):
 
 
 class AdeForSentenceEmbedding(ModelWithHead):
-    """An encoder of texts: contextual vectors, pooling, one linear layer, unit length.
-
-    With one attention layer that is the arithmetic of a classifier whose labels are the dimensions of the vector, so
-    everything that runs classifiers fast runs these too.
-    """
+    """An encoder of texts: contextual vectors, pooling, one linear layer, unit length."""
 
     kind = ENCODER
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SentenceEmbeddingOutput:
-        """Return unit vectors (B, D), and the loss where the unit vectors (B, D) of a teacher are given as labels."""
+        """Return unit vectors (B, D), and the loss where those of a teacher are given as labels."""
         vectors = self.unit_vectors(self.pooled(input_ids, attention_mask))
         return SentenceEmbeddingOutput(None if labels is None else embedding_loss(vectors, labels), vectors)
 
@@ -284,7 +280,7 @@ def sum_by_token(values: Tensor, word: Tensor, length: int) -> Tensor:
 def embedding_loss(vectors: Tensor, wanted: Tensor) -> Tensor:
     """Return how far unit vectors (B, D) are from the wanted ones, each and in their similarities to one another.
 
-    The similarities are those of whole vectors and of vectors truncated to a fourth, which shall have the whole ones'.
+    Vectors truncated to a fourth shall have the similarities of whole ones.
     """
     wanted = F.normalize(wanted.to(vectors.dtype), dim=1)
     similarities = wanted @ wanted.T  # (B, B)

@@ -67,17 +67,20 @@ class AdePreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, source: str | os.PathLike[str], *_: Any, **given: Any) -> Any:
         """Load a model folder or a model on the hub.
 
-        With other labels than the folder's, or a folder of another kind, the head is untrained. Of the arguments of
-        transformers those are known that choose labels, type, device and what to download; no remote code is run.
+        With other labels than the folder's, or a folder of another kind, the head is untrained. Arguments choose
+        labels, type, device and what to download; no remote code is run.
         """
         if given.get("state_dict") is not None:
             raise InputError("state_dict is not taken: load the model, then call load_state_dict on it")
-        saved = Saved.read(os.fspath(source), **{name: given[name] for name in DOWNLOAD if given.get(name) is not None})
-        asked = given.get("config")
-        wanted = {name: given[name] for name in HEAD if given.get(name) is not None}
-        if isinstance(asked, AdeConfig):  # pipelines and Auto classes put the labels there
-            wanted = {name: getattr(asked, name) for name in HEAD if getattr(asked, name, None) is not None} | wanted
-        model = cls(saved if not cls.kind else with_head(saved, cls.kind, wanted))
+        given = {name: value for name, value in given.items() if value is not None}
+        saved = Saved.read(os.fspath(source), **{name: given[name] for name in DOWNLOAD if name in given})
+        if cls.kind:
+            wanted = {}
+            for name in HEAD:
+                of_config = getattr(given.get("config"), name, None)  # pipelines and Auto classes put the labels there
+                wanted[name] = given.get(name, of_config)
+            saved = with_head(saved, cls.kind, wanted)
+        model = cls(saved)
 
         dtype = given.get("dtype") or given.get("torch_dtype")
         if isinstance(dtype, str):

@@ -62,7 +62,7 @@ def fit_anchors(rows: Rows, settings: DistillationSettings, generator: torch.Gen
 
 
 def _spherical_kmeans(rows: Rows, count: int, generator: torch.Generator, report: Report, rounds: int = 6) -> Tensor:
-    """Return the centres (K, d) of k-means by cosine on a sample of rows; empty clusters restart at random rows."""
+    """Return the centres (K, d) of k-means by cosine on a sample; empty clusters restart at random rows."""
     sample = torch.randperm(len(rows), generator=generator)[: 48 * count]
     points = rows.take(sample)  # (n, d)
     centers = points[:count].clone()  # (K, d)
@@ -71,7 +71,8 @@ def _spherical_kmeans(rows: Rows, count: int, generator: torch.Generator, report
         nearest = torch.cat([(block @ centers.T).argmax(1) for block in points.split(8192)])
         centers = F.normalize(torch.zeros_like(centers).index_add(0, nearest, points), dim=1)
         empty = (torch.bincount(nearest, minlength=count) == 0).nonzero()[:, 0]
-        centers[empty] = points[torch.randint(len(points), (len(empty),), generator=generator).to(points.device)]
+        again = torch.randint(len(points), (len(empty),), generator=generator)
+        centers[empty] = points[again.to(points.device)]
     return centers
 
 
@@ -92,9 +93,9 @@ def pursue(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Orthogonal matching pursuit of many unit rows at once.
 
-    Takes the inner products `target` (n, K) of the rows with the anchors and those of the anchors, `gram` (K, K). Each
-    step adds to every row the anchor with the largest product with its residual, then solves for all its weights.
-    Returns anchor indices (n, k), weights (n, k) and the cosines (n,); appends the cosines after each step to `path`.
+    `target` (n, K) are the inner products of the rows with the anchors, `gram` (K, K) those of the anchors. Each step
+    adds to every row the anchor with the largest product with its residual, then solves for all its weights.
+    Returns anchor indices (n, k), weights (n, k) and cosines (n,); appends those after each step to `path`.
     """
     n = len(target)
     chosen = torch.empty(n, 0, dtype=torch.int64, device=target.device)
@@ -125,7 +126,7 @@ def pursue(
 
 
 def update_anchors(rows: Rows, anchors: Tensor, indices: Tensor, weights: Tensor, cosine: Tensor) -> Tensor:
-    """Return the anchors that fit the rows best with their pairs fixed: weighted least squares, in closed form."""
+    """Return the anchors that fit the rows best with their pairs fixed: weighted least squares."""
     count, dim = anchors.shape
     square = torch.zeros(count, count, device=anchors.device)
     product = torch.zeros(count, dim, device=anchors.device)

@@ -74,9 +74,9 @@ def load_teacher(source: str | Path = DEFAULT_TEACHER) -> Teacher:
         folder = path if path.is_dir() else _download(name)
         table, tokenizer = _read_folder(folder)
         stated_license = _license_of(folder)
-    return Teacher(
-        path.resolve().name if path.exists() else name, fit_rows(table, tokenizer, source), tokenizer, stated_license
-    )
+    if path.exists():
+        name = path.resolve().name
+    return Teacher(name, fit_rows(table, tokenizer, source), tokenizer, stated_license)
 
 
 def _license_of(folder: Path) -> str | None:
