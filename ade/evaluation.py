@@ -59,7 +59,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Evaluation(Metrics):
-    """Metrics of single-label classification; macro F1, precision and recall are means over the classes that occur."""
+    """Metrics of single-label classification; all but accuracy are means over the classes that occur."""
 
     accuracy: float
     macro_f1: float
@@ -261,10 +261,13 @@ def compare(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> E
 
 def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], names: Sequence[str]) -> TagEvaluation:
     """Compute metrics from true and predicted tags; where no tag marks a span, every word is one."""
-    real = {(i, span) for i, tags in enumerate(truth) for span in spans([names[tag] for tag in tags])}
-    given = {(i, span) for i, tags in enumerate(predicted) for span in spans([names[tag] for tag in tags])}
-    right = sum(int((one == other).sum()) for one, other in zip(truth, predicted, strict=True))
-    words = sum(map(len, truth))
+    real, given = set(), set()
+    right = words = 0
+    for i, (one, other) in enumerate(zip(truth, predicted, strict=True)):
+        real |= {(i, span) for span in spans([names[tag] for tag in one])}
+        given |= {(i, span) for span in spans([names[tag] for tag in other])}
+        right += int((one == other).sum())
+        words += len(one)
     precision, recall, f1 = map(float, rates(len(real & given), len(given), len(real)))
     return TagEvaluation(right / max(1, words), f1, precision, recall, words, len(real))
 
@@ -272,8 +275,8 @@ def compare_tags(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], n
 def spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """Yield (start, stop, kind) of the spans that tags mark.
 
-    B- begins a span, I- continues it, E- (or L-) ends it, S- (or U-) is a span of one word. A tag without a prefix is
-    a span of one word, too; O is outside of all spans. I- after a span of another kind begins a new one.
+    B- begins a span, I- continues it, E- (or L-) ends it; S-, U- and a tag without a prefix are spans of one word.
+    I- after a span of another kind begins a new one.
     """
     start, kind = 0, None
     for i, tag in enumerate([*tags, OUTSIDE]):

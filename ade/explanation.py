@@ -254,10 +254,15 @@ def _name(text: str, tokens: Tokens, at: int, length: int) -> str:
     Where one of its tokens does not stand there, as a special one, by the tokens' spellings.
     """
     spans = tokens.spans[at : at + length]
-    if all(start < end for start, end in spans) and (name := text[spans[0][0] : spans[-1][1]].strip()):
-        start = spans[0][1] - len(text[slice(*spans[0])].lstrip())
+    start, end = spans[0][0], spans[-1][1]
+    name = text[start:end].strip()
+    if name and all(first < last for first, last in spans):
+        while text[start].isspace():
+            start += 1
         before = "…" if start > 0 and is_inside_word(text, start) else ""
-        after = "…" if 0 < spans[-1][1] < len(text) and is_inside_word(text, spans[-1][1]) else ""
+        after = "…" if end < len(text) and is_inside_word(text, end) else ""
         return f"{before}{name}{after}"
-    spellings = tokens.spellings[at : at + length]
-    return " ".join(text[start:end].strip() or own for own, (start, end) in zip(spellings, spans, strict=True))
+    words = []
+    for spelling, (first, last) in zip(tokens.spellings[at : at + length], spans, strict=True):
+        words.append(text[first:last].strip() or spelling)
+    return " ".join(words)

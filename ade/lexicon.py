@@ -108,10 +108,11 @@ class Lexicon(plain.Lexicon):
             if entry < len(self):
                 places.setdefault(entry, []).append(i % len(ids))
         norm = np.sqrt((self.idf[list(places)].astype(np.float64) ** 2).sum())
-        return [
-            (1 if self.keys[one] < self.vocabulary else 2, at, self.scores[one].astype(np.float64) / norm)
-            for one, at in places.items()
-        ]
+        found = []
+        for entry, at in places.items():
+            length = 1 if self.keys[entry] < self.vocabulary else 2
+            found.append((length, at, self.scores[entry].astype(np.float64) / norm))
+        return found
 
     def select(self, entries: np.ndarray) -> "Lexicon":
         """Return the lexicon with some of its entries."""

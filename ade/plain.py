@@ -1,7 +1,7 @@
 """The whole method in numpy, from token ids to scores, one text at a time. Read this file first.
 
-It follows the paper step by step (its sections are named beside each step) and imports nothing else of this package.
-Training, the fast paths and the exported models compute the same; the tests hold all of them against this file.
+The paper's sections are named beside each step. Training, the fast paths and the exported models compute the same; the
+tests hold all of them against this file.
 
 L is the number of tokens of a text, T that of the elements attention runs over, d the width of an anchor, K the number
 of anchors, C the number of labels. In mode `tokens` an element is a token and T = L; in mode `anchors` it is one anchor

@@ -1,7 +1,6 @@
 """All settings, as frozen dataclasses; `ade VERB --set help` lists those without an option.
 
-The annotation of a field has its type and what it is for. They are kept apart from the code that uses them so that this
-file imports nothing heavy and `ade --help` is quick.
+They are apart from the code that uses them, so that `ade --help` imports nothing heavy.
 """
 
 from collections.abc import Callable

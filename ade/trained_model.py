@@ -56,10 +56,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, source: str | Path, device: str = "cpu", threads: int = 0, **download: Any) -> Self:
-        """Load a model folder or a model on the hub (safetensors and JSON only, no remote code).
-
-        `threads` are those of a CPU, 0 for one per core; `download` are arguments for the hub, as `revision`.
-        """
+        """Load a model of this kind, as `ade.load` does."""
         saved = Saved.read(source, cls.kind, **download)
         return cls(saved, backend_for(saved, device, threads))
 
@@ -166,8 +163,7 @@ class Tagger(TrainedModel):
     def predict(self, sentences: Sequence[str | Sequence[str]]) -> list[list[str]]:
         """Predict the tag of each word of each sentence; a sentence is a list of words, or a string split at spaces.
 
-        Words without a token (beyond the truncation, or unknown to the tokenizer) get the tag `O`, or the first tag
-        where there is no `O`.
+        Words without a token, as those beyond the truncation, get the tag `O`, or the first tag.
         """
         return [[self.labels[tag] for tag in tags] for tags in self.tags(sentences)]
 
@@ -201,8 +197,7 @@ class Encoder(TrainedModel):
     def encode(self, texts: str | Sequence[str], dim: int | None = None) -> np.ndarray:
         """Return the unit vector of each text: (n, D), or (D,) for one text, so that products are cosines.
 
-        A text is truncated to `max_tokens` tokens. With `dim`, vectors are truncated to their first dimensions,
-        which carry the most, and are unit vectors again.
+        With `dim`, vectors are truncated to their first dimensions, which carry the most.
         """
         if isinstance(texts, str):
             return self.encode([texts], dim)[0]

@@ -1,8 +1,7 @@
 """Scores of texts from lookup tables on a CPU: exact, with numpy alone.
 
-A text is a sum of two table rows per token (of its type and its position), one matrix product for the attention
-scores and one for the attention output. The tests compare all of it with the forward pass of training. In the
-comments, n is a number of texts, T the tokens of the longest, W the columns of a row, H the heads, C the labels.
+A token is the sum of two table rows, of its type and of its position. In the comments, n is a number of texts, T the
+tokens of the longest, W the columns of a row, H the heads, C the labels.
 """
 
 import os
