@@ -1,8 +1,9 @@
-"""Which columns of a table hold the texts and the labels: found by their names, where nobody has said so."""
+"""Which columns of a table hold the texts and the labels, where nobody has said so: found by names, or by values."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ade.errors import InputError
 
@@ -19,6 +20,9 @@ LABEL_WORDS = {
 }  # fmt: skip
 ENDINGS = ("id", "idx", "name", "names", "str")  # label_id, class_name
 MAX_WORDS = 4  # of a name; more are a text in a file without a header
+MUCH_LONGER = 2  # times as long as labels, by which texts are told
+NUMBER = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?", re.IGNORECASE)
+Rows = Sequence[Mapping[str, Any]]
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -31,16 +35,25 @@ class Schema:
     problem: str | None = None
 
 
-def find_columns(source: object, names: Sequence[str], text: str | None, label: str | None) -> tuple[str, str]:
+def find_columns(
+    source: object, names: Sequence[str], text: str | None, label: str | None, sample: Callable[[], Rows] = list
+) -> tuple[str, str]:
     """The names of the text column and the label column; those given are checked, the others are found.
 
     Found are `text` and `label`; else the first column that is named like a text (review, sentence, ...) and the last
-    one that is named like a label (sentiment, intent, ...); of two columns, the other one.
+    one that is named like a label (sentiment, intent, ...); of two columns, the other one. Where the names of two
+    columns tell nothing, their values do: `sample` gives the first rows.
     """
+    given = text is not None or label is not None
     if text is None:
         text = _find([name for name in names if name != label], TEXT, TEXT_WORDS)
     if label is None:
         label = _find([name for name in names[::-1] if name != text], LABEL, LABEL_WORDS)
+    if not given and (text is None or label is None):
+        rows = sample()
+        _check_header(source, names, rows)
+        if text is None and label is None:
+            text, label = _told_by_values(names, rows)
     if len(names) == 2 and text is None and label in names:
         text = names[1 - names.index(label)]
     elif len(names) == 2 and label is None and text in names:
@@ -53,11 +66,38 @@ def find_columns(source: object, names: Sequence[str], text: str | None, label: 
     return text, label
 
 
-def find_text_column(source: object, names: Sequence[str], text: str | None) -> str:
+def find_text_column(source: object, names: Sequence[str], text: str | None, sample: Callable[[], Rows] = list) -> str:
     """The name of the text column alone: as `find_columns`, or the only column there is."""
     if text is None:
         text = names[0] if len(names) == 1 else _find(names, TEXT, TEXT_WORDS)
+    if text is None:
+        rows = sample()
+        _check_header(source, names, rows)
+        text = _told_by_values(names, rows)[0]
     return _checked(source, names, text, TEXT)
+
+
+def _told_by_values(names: Sequence[str], rows: Rows) -> tuple[str, str] | tuple[None, None]:
+    """The text column and the label column of two, where the values of one are clearly longer texts."""
+    if len(names) != 2 or not rows:
+        return None, None
+    lengths = {name: sum(_length(row.get(name)) for row in rows) for name in names}
+    label, text = sorted(names, key=lambda name: lengths[name])
+    return (text, label) if lengths[text] > MUCH_LONGER * lengths[label] else (None, None)
+
+
+def _length(value: Any) -> int:
+    """How much of a text a value is: its characters times its words, since some scripts have no spaces; 0 for none."""
+    is_text = isinstance(value, str) and not NUMBER.fullmatch(value.strip())
+    return len(value) * len(value.split()) if is_text else 0
+
+
+def _check_header(source: object, names: Sequence[str], rows: Rows) -> None:
+    """Refuse a first row that is data: a name in it is a sentence, or a value of its own column."""
+    for name in names:
+        if len(name.split()) > MAX_WORDS or any(row.get(name) == name for row in rows):
+            advice = "write text,label above it, or name a column with --text-column"
+            raise InputError(f"{source}: the first row is data, not a header ({name!r:.40}); {advice}")
 
 
 def _checked(source: object, names: Sequence[str], name: str | None, what: str) -> str:

@@ -17,6 +17,8 @@ from ade.data.texts import GrowingTexts, Texts
 from ade.errors import InputError
 
 SEPARATOR = "|"  # between the labels of a multi-label column of strings
+RARE = 0.1  # of the largest class: smaller ones are remarked on
+SAMPLE = 1000  # texts in which empty ones are counted
 LARGEST = float(np.finfo(np.float32).max)
 MULTI_TAKES = "(which --problem multi-label takes)"
 
@@ -100,7 +102,8 @@ def table(rows: Records, schema: Schema | None = None) -> Dataset:
     schema = schema or Schema()
     if not rows.columns:
         raise InputError(f"{rows.source}: has no rows")
-    columns = find_columns(rows.source, rows.columns, schema.text, schema.label)
+    rows, sample = rows.sampled()
+    columns = find_columns(rows.source, rows.columns, schema.text, schema.label, sample)
     text_column, label_column = columns
     texts, labels = GrowingTexts(), _Labels(schema.problem)
     for number, row in enumerate(rows.rows if rows.select is None else rows.select(columns), 1):
@@ -208,3 +211,13 @@ def remarks(data: Dataset, problem: str | None) -> Iterator[str]:
         yield "the labels are decimals, so numbers are predicted; '--problem single-label' makes classes of them"
     if problem is None and len(data.names) > 2 and all(name.isdecimal() for name in data.names):
         yield f"the numbers {data.names[0]} to {data.names[-1]} are classes; '--problem regression' predicts numbers"
+    counts = np.bincount(data.labels) if data.problem == SINGLE else np.ones(1, int)
+    rarest, largest = counts[counts > 0].min(), counts.max()
+    if rarest < RARE * largest:
+        names = data.names[int(np.flatnonzero(counts == rarest)[0])], data.names[int(counts.argmax())]
+        sizes = f"'{names[0]:.40}' has {rarest:,} rows, '{names[1]:.40}' {largest:,}"
+        yield f"{sizes}; '--set class_weights=balanced' gives every class the same weight"
+    sample = data.texts[:: max(1, len(data) // SAMPLE)]
+    empty = sum(not text.strip() for text in sample)
+    if 2 * empty >= len(sample):
+        yield f"{100 * empty // len(sample)}% of the texts are empty; is this the column of the texts?"

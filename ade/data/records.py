@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ BY_SUFFIX: dict[str, Format] = {
     ".txt": "text",
 }  # fmt: skip
 BATCH_ROWS = 8192  # of a Parquet file or a dataset, per step
+SAMPLE_ROWS = 50  # that tell texts from labels, where the names of columns do not
 GIVEN = "the data"  # what errors call data that has no name
 
 
@@ -39,6 +40,20 @@ class Records:
     text: str = TEXT  # the column of the texts, where `read_texts` found it
     select: Callable[[Sequence[str]], Iterator[Row]] | None = None  # reads some columns alone, from the start
     stream: LineStream | None = None  # where it is a pipe
+
+    def sampled(self) -> tuple["Records", Callable[[], list[Row]]]:
+        """These rows, and what reads the first ones beforehand where they are asked for; no row is lost by that."""
+        first: list[Row] = []
+
+        def sample() -> list[Row]:
+            first.extend(islice(self.rows, SAMPLE_ROWS))
+            return first
+
+        def rows() -> Iterator[Row]:
+            yield from first
+            yield from self.rows
+
+        return replace(self, rows=rows()), sample
 
     def chunks(self, size: int) -> Iterator[list[Row]]:
         """Lists of up to `size` rows; of a pipe, a list ends where the next row has not arrived yet."""
@@ -83,7 +98,8 @@ def read_texts(source: Any, format: Format | None = None, text_column: str | Non
         if not read.columns:  # an empty array of JSON
             yield replace(read, columns=(TEXT,))
             return
-        text = find_text_column(read.source, read.columns, text_column)
+        read, sample = read.sampled()
+        text = find_text_column(read.source, read.columns, text_column, sample)
         yield replace(read, text=text, rows=_with_text(read, text))
 
 

@@ -12,14 +12,16 @@ import numpy as np
 from ade.data.columns import LABEL, TEXT, Schema
 from ade.data.dataset import Dataset, table
 from ade.data.formats import QuotingError
-from ade.data.problems import is_listed
+from ade.data.problems import SINGLE, is_listed
 from ade.data.records import BY_SUFFIX, format_of, given_texts, records, suffix_of
+from ade.data.streams import open_lines
 from ade.data.tags import TAGGED, TaggedDataset, read_tagged
 from ade.errors import InputError, first_line
 from ade.files import looks_like_hub_name
 
 AnyDataset = Dataset | TaggedDataset
 EMBEDDED = "wordnet"
+CLASSES = "classes.txt"  # beside a file without a header: the names of its classes, from 1 on
 SUFFIXES = (*BY_SUFFIX, *TAGGED)
 SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 
@@ -96,12 +98,25 @@ def _read_file(path: Path, schema: Schema) -> AnyDataset:
     if format_of(path) == "text":
         raise InputError(f"{path}: does not start with __label__NAME, as lines of fastText do")
     try:
-        return _read(path, schema)
+        return _with_names(_read(path, schema), path)
     except QuotingError as error:
         try:  # every line is a row where quotes are literal characters
-            return _read(path, schema, quoted=False)
+            return _with_names(_read(path, schema, quoted=False), path)
         except QuotingError:
             raise error from None
+
+
+def _with_names(dataset: Dataset, path: Path) -> Dataset:
+    """A dataset whose classes are numbers, with the names that lie beside a file without a header."""
+    beside = path.with_name(CLASSES)
+    numbered = dataset.problem == SINGLE and all(name.isdecimal() for name in dataset.names)
+    if dataset.columns != (TEXT, LABEL) or not numbered or not beside.is_file():
+        return dataset
+    with open_lines(beside) as lines:
+        names = [line.strip() for line in lines if line.strip()]
+    if len(set(names)) < len(names) or not all(0 < int(number) <= len(names) for number in dataset.names):
+        raise InputError(f"{beside}: has no name of its own for each of the classes {', '.join(dataset.names)[:60]}")
+    return replace(dataset, names=tuple(names[int(number) - 1] for number in dataset.names)).relabelled(tuple(names))
 
 
 def _read(source: Any, schema: Schema, quoted: bool = True) -> Dataset:

@@ -41,14 +41,15 @@ def test_one_command(ade, reviews, teacher_folder, tmp_path):
 def test_remarks_come_before_training(ade, book, tmp_path):
     words = ("--from", book, "--set", "steps=2", "--device", "cpu", "--json", "--out")
     rows = [f"the goal {i};{i % 7 / 4}\n" for i in range(40)]
-    (tmp_path / "decimals.csv").write_text("Satz;Label\n" + "".join(rows))
+    (tmp_path / "decimals.csv").write_text("Satz;Note\n" + "".join(rows))
     status, out, errors = ade("train", tmp_path / "decimals.csv", *words, tmp_path / "a")
     assert (status, '"metric": "r2"' in out, "'--problem single-label' makes classes" in errors) == (0, True, True)
-    assert "texts of the column 'Satz', labels of 'Label'" in errors
-    (tmp_path / "numbers.csv").write_text("text;label\n" + "the goal;1\n" * 60 + "the bank;2\n" * 30 + ";3\n" * 3)
+    assert "texts of the column 'Satz', labels of 'Note'" in errors
+    (tmp_path / "numbers.csv").write_text("Satz;Art\n" + "the goal;1\n" * 60 + "the bank;2\n" * 30 + ";3\n" * 3)
     status, _, errors = ade("train", tmp_path / "numbers.csv", *words, tmp_path / "b")
-    assert (status, errors.count("\n")) == (0, 1)
+    assert (status, errors.count("\n")) == (0, 3)
     assert "'--problem regression'" in errors
+    assert "'--set class_weights=balanced'" in errors
 
 
 def test_lines_of_progress_come_at_most_every_few_seconds(monkeypatch):

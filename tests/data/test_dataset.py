@@ -174,6 +174,25 @@ def test_a_file_without_a_header(tmp_path):
     assert labels_of(found) == ["3", "1"]
 
 
+def test_a_file_without_a_header_and_the_names_of_its_classes(tmp_path):
+    (tmp_path / "train.csv").write_text('"3","Title","Some ""text""\nhere"\n"1","","No title"\n')
+    (tmp_path / "classes.txt").write_text("World\nSports\nBusiness\n")
+    found = load_dataset(tmp_path)
+    assert list(found.texts) == ['Title Some "text"\nhere', "No title"]
+    assert found.names == ("World", "Sports", "Business")
+    assert labels_of(found) == ["Business", "World"]
+    for content, message in (
+        (b"x\ny\nx\n", "no name of its own for each of the classes 1, 3"),
+        (b"x\ny\n", "no name of its own for each of the classes 1, 3"),
+        (b"x\n\xff\n", "classes.txt: not UTF-8"),
+    ):
+        (tmp_path / "classes.txt").write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            load_dataset(tmp_path)
+    (tmp_path / "classes.txt").unlink()
+    assert load_dataset(tmp_path).names == ("1", "3")
+
+
 def test_names_are_in_order_and_keep_their_spelling(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"t{i},{i}\n" for i in (10, 9, 2, 1)))
     assert load_dataset(tmp_path / "a.csv").names == ("1", "2", "9", "10")

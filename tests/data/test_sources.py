@@ -120,6 +120,8 @@ def test_decimals_are_a_regression_unless_they_are_said_to_be_classes(labels, tm
         ([1, 2, 3, 4, 5] * 20, None, ["the numbers 1 to 5 are classes; '--problem regression'"]),
         ([1, 2, 3, 4, 5] * 20, SINGLE, []),
         ([0, 1] * 50, None, []),
+        (["a"] * 91 + ["b"] * 9, None, ["'b' has 9 rows, 'a' 91; '--set class_weights=balanced'"]),
+        (["a"] * 90 + ["b"] * 10, None, []),
         ([["a"]] * 99 + [["b", "c"]], None, []),
     ],
 )
@@ -128,6 +130,8 @@ def test_remarks_before_training(labels, problem, said):
     found = list(remarks(data, problem))
     assert len(found) == len(said)
     assert all(part in line for part, line in zip(said, found, strict=True))
+    empty = as_dataset(["", " "] * 26 + ["text"] * 48, ["a", "b"] * 50)
+    assert list(remarks(empty, None)) == ["52% of the texts are empty; is this the column of the texts?"]
 
 
 @pytest.mark.parametrize(
