@@ -152,6 +152,7 @@ def further_layer(x: Array, name: str, weights: Weights, heads: int) -> Array:
 
 def lexicon_scores(lexicon: Lexicon, ids: Array) -> Array:
     """Return what a lexicon adds to the scores: the sum of the text's distinct entries over their length: (C,)."""
+    ids = ids.astype(np.int64)  # the number of a bigram may be large
     bigrams = lexicon.vocabulary * (ids[:-1] + 1) + ids[1:]  # (L - 1,)
     wanted = np.unique(np.concatenate([ids, bigrams]))
     place = np.searchsorted(lexicon.keys, wanted)

@@ -78,6 +78,11 @@ def test_a_lexicon_adds_up_its_distinct_entries_over_their_length():
     np.testing.assert_allclose(lexicon_scores(lexicon, np.array([0, 1])), [1, 2, 3])
 
 
+def test_keys_of_bigrams_of_a_large_vocabulary_do_not_overflow():
+    lexicon = Lexicon(100_000, np.array([100_000 * 70_001 + 5]), np.ones(1), np.ones((1, 2)), np.zeros(2))
+    assert lexicon_scores(lexicon, np.array([70_000, 5], np.int32)).tolist() == [1, 1]
+
+
 def test_an_anchor_is_normalised_before_it_is_scaled():
     """Otherwise LayerNorm would forget how much of an anchor a token has."""
     table = Pairs(np.eye(4)[:2] * 3, np.array([0, 0]), np.array([0.5, 2.0]), np.array([1, 1]))

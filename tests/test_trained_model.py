@@ -78,7 +78,9 @@ def test_a_folder_and_a_pickle_give_the_same_scores(table, tmp_path):
     layer_bits = 0 if table is None else 8
     model = Classifier(random_model(table, lexicon=True, layer_bits=layer_bits).rounded())
     model.save(tmp_path / "model")
-    again = pickle.loads(pickle.dumps(model))
+    pickled = pickle.dumps(model)
+    assert len(pickled) < 1.1 * sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
+    again = pickle.loads(pickled)
     for other in (Classifier.load(tmp_path / "model", threads=2), again, Classifier(Saved.read(tmp_path / "model"))):
         assert other.labels == model.labels
         np.testing.assert_array_equal(other.scores(TEXTS), model.scores(TEXTS))
