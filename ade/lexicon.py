@@ -10,6 +10,7 @@ The scores s_f are stored in few bits, with a scale for each entry. `ade/fitting
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,12 @@ class Lexicon(plain.Lexicon):
     def _entries(self, keys: np.ndarray) -> np.ndarray:
         """Return the entry of each key, n where there is none."""
         entry = np.searchsorted(self.keys, keys)
-        return np.where(np.append(self.keys, -1)[entry] == keys, entry, len(self))
+        return np.where(self._keys_and_end[entry] == keys, entry, len(self))
+
+    @cached_property
+    def _keys_and_end(self) -> np.ndarray:
+        """The keys, then one that no n-gram has."""
+        return np.append(self.keys, -1)
 
     def added(self, texts: Ragged) -> np.ndarray:
         """Return what the lexicon adds to the scores of texts: (n, C)."""

@@ -15,7 +15,7 @@ from ade.backends import Backend, backend_for
 from ade.configuration import CLASSIFIER, CODEBOOK, ENCODER, TAGGER, check_kind
 from ade.data.problems import SINGLE, Label
 from ade.data.records import given_texts
-from ade.data.tokens import LEXICON_TOKENS, Ragged, encode_chunks, tokenize_chunks, truncating
+from ade.data.tokens import LEXICON_TOKENS, Ragged, encode_chunks, known_words, tokenize_chunks, truncating
 from ade.decision import Prediction, Tagged, decide, labels_as_given, probabilities_of, tags_of_words
 from ade.errors import InputError
 from ade.files import ENGLISH
@@ -38,6 +38,7 @@ class TrainedModel:
             self.tokenizer.enable_truncation(self.tokens_read)  # in place: a copy would double the start-up time
         else:  # another model has it, too
             self.tokenizer = truncating(saved.tokenizer, self.tokens_read)
+        self._known = known_words(self.tokenizer)
 
     @property
     def max_tokens(self) -> int:
@@ -69,7 +70,7 @@ class TrainedModel:
         texts = given_texts(texts)
         if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
             raise InputError(f"give a text or a list of texts, not {texts!r:.40}")
-        rows = [compute(chunk) for chunk in tokenize_chunks(self.tokenizer, texts, self.tokens_read)]
+        rows = [compute(chunk) for chunk in tokenize_chunks(self.tokenizer, texts, self.tokens_read, self._known)]
         return np.concatenate(rows) if rows else compute(Ragged.of([]))
 
     def __repr__(self) -> str:

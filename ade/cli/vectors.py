@@ -10,7 +10,7 @@ from ade.cli.prediction import open_texts, stopping_early
 from ade.cli.writing import one_line
 from ade.data.sources import EMBEDDED
 from ade.data.tokens import CHUNK
-from ade.data.writers import write_json_lines, write_vectors
+from ade.encoders.vector_files import write_json_lines, write_vectors
 from ade.files import ENGLISH
 from ade.progress import shown
 from ade.settings import EncoderSettings

@@ -17,6 +17,7 @@ from itertools import islice
 import numpy as np
 from tokenizers import Encoding, Tokenizer, pre_tokenizers
 
+from ade.data.known_words import KnownWords
 from ade.data.problems import is_unicode
 from ade.data.texts import GrowingArray
 from ade.errors import InputError, first_line
@@ -24,6 +25,7 @@ from ade.progress import Report, silent
 
 CHUNK = 4096  # texts tokenized at a time, and held in memory while streaming
 LEXICON_TOKENS = 1 << 15  # maximum number of tokens of a text that a lexicon reads; the rest is ignored
+FEW_TEXTS, SOME_CORES = 64, 6  # up to which words are looked up
 CHARS = 16  # of a long text, characters tokenized per token that is kept; all of them if they do not suffice
 SPARE = 64  # tokens a prefix must have after the last one that is kept
 MAX_SHARE = 0.2  # of unknown tokens; above, another teacher is worth trying
@@ -116,18 +118,19 @@ def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Ids of the special tokens that a tokenizer adds before and after a text."""
     if tokenizer.num_special_tokens_to_add(False) == 0:
         return [], []
-    for text in ("a", "1", ".", *sorted(tokenizer.get_vocab())):
-        found = tokenizer.encode(text)
-        own = [i for i, special in enumerate(found.special_tokens_mask) if not special]
-        if own:
-            return found.ids[: own[0]], found.ids[own[-1] + 1 :]
+    for candidates in (lambda: ["a", "1", "."], lambda: sorted(tokenizer.get_vocab())):  # the second takes long
+        for text in candidates():
+            found = tokenizer.encode(text)
+            own = [i for i, special in enumerate(found.special_tokens_mask) if not special]
+            if own:
+                return found.ids[: own[0]], found.ids[own[-1] + 1 :]
     raise InputError("the tokenizer finds no token in any text")
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Ragged:
     """Token ids of texts, truncated to `max_length` tokens; those of very many texts are memory-mapped."""
     ids, lengths = GrowingArray(np.int32), array("q")
-    for part in tokenize_chunks(tokenizer, texts, max_length):
+    for part in tokenize_chunks(tokenizer, texts, max_length, known_words(tokenizer)):
         ids.add(part.ids)
         lengths.extend(part.lengths.tolist())
         report("tokenize", len(lengths), len(texts), {})
@@ -136,10 +139,30 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report
     return Ragged(ids.array(), offsets)
 
 
-def tokenize_chunks(tokenizer: Tokenizer, texts: Iterable[str], max_length: int) -> Iterator[Ragged]:
-    """Token ids of up to `CHUNK` texts each, truncated to `max_length` tokens; a text without tokens becomes id 0."""
-    for encodings in encode_chunks(tokenizer, texts, max_length):
-        yield Ragged.of([encoding.ids or [0] for encoding in encodings])
+def known_words(tokenizer: Tokenizer) -> KnownWords | None:
+    """Words whose ids are remembered, none yet; None for a tokenizer that does not go word by word."""
+    return KnownWords.of(tokenizer, lambda: special_tokens_around(tokenizer))
+
+
+def tokenize_chunks(
+    tokenizer: Tokenizer, texts: Iterable[str], max_length: int, known: KnownWords | None = None
+) -> Iterator[Ragged]:
+    """Token ids of up to `CHUNK` texts each, truncated to `max_length` tokens; a text without tokens becomes id 0.
+
+    Those of texts whose words are `known` are looked up. One core does that; many of them tokenize faster.
+    """
+    tokenizer = _truncating_to(tokenizer, max_length, special=True)
+    for chunk in _chunks(texts):
+        looked_up = known is not None and (len(chunk) <= FEW_TEXTS or (os.cpu_count() or 1) <= SOME_CORES)
+        found: list[list[int] | None] = [None] * len(chunk)
+        if known is not None and looked_up:
+            found = known.ids(chunk, max_length)
+        others = [i for i, ids in enumerate(found) if ids is None]
+        if others:
+            encodings = _encode_prefixes(tokenizer, [chunk[i] for i in others], max_length, True, False)
+            for i, encoding in zip(others, encodings, strict=True):
+                found[i] = encoding.ids
+        yield Ragged.of([ids or [0] for ids in found])
 
 
 def encode_chunks(
@@ -150,15 +173,24 @@ def encode_chunks(
     Of a long text only a prefix is tokenized, with the same result. `special` adds special tokens, `offsets` computes
     each token's character span.
     """
+    tokenizer = _truncating_to(tokenizer, max_length, special)
+    for chunk in _chunks(texts):
+        yield _encode_prefixes(tokenizer, chunk, max_length, special, offsets)
+
+
+def _truncating_to(tokenizer: Tokenizer, max_length: int, special: bool) -> Tokenizer:
     if special and max_length <= tokenizer.num_special_tokens_to_add(False):
         raise InputError(f"max_tokens is {max_length}, but the tokenizer adds as many special tokens to every text")
     if tokenizer.padding is not None or tokenizer.truncation != {**TRUNCATION, "max_length": max_length}:
-        tokenizer = truncating(tokenizer, max_length)
+        return truncating(tokenizer, max_length)
+    return tokenizer
 
+
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
     source, first = iter(texts), 0
     while chunk := list(islice(source, CHUNK)):
         check_texts(chunk, first)
-        yield _encode_prefixes(tokenizer, chunk, max_length, special, offsets)
+        yield chunk
         first += len(chunk)
 
 

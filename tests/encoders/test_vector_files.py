@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ade.data.writers import write_vectors
+from ade.encoders.vector_files import write_vectors
 from ade.errors import InputError
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
