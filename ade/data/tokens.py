@@ -130,7 +130,8 @@ def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, report: Report = silent) -> Ragged:
     """Token ids of texts, truncated to `max_length` tokens; those of very many texts are memory-mapped."""
     ids, lengths = GrowingArray(np.int32), array("q")
-    for part in tokenize_chunks(tokenizer, texts, max_length, known_words(tokenizer)):
+    known = known_words(tokenizer) if len(texts) > FEW_TEXTS else None
+    for part in tokenize_chunks(tokenizer, texts, max_length, known):
         ids.add(part.ids)
         lengths.extend(part.lengths.tolist())
         report("tokenize", len(lengths), len(texts), {})
