@@ -215,6 +215,23 @@ def test_vectors_are_those_of_torch_and_of_length_one(layers):
     np.testing.assert_allclose(by_torch.encode(TEXTS), vectors[: len(TEXTS)], atol=2e-6)
 
 
+def test_labels_without_rows_are_those_whose_description_is_nearest(encoder):
+    described = {"first": "w1 w2 w3", "second": "w4 w5", "third": "w6"}
+    by_label = encoder.classifier(described)
+    nearest = encoder.encode(TEXTS) @ encoder.encode(list(described.values())).T  # (n, C)
+    assert [each.label for each in by_label.predict(TEXTS)] == [list(described)[i] for i in nearest.argmax(1)]
+    with pytest.raises(InputError, match="at least two labels, not 1"):
+        encoder.classifier(["w1"])
+
+
+def test_the_line_of_a_model_says_what_it_is():
+    saved = random_model(labels=3)
+    size = f"{saved.nbytes / 1e6:.1f} MB"
+    assert repr(Classifier(saved)) == f"Classifier(3 labels, {size})"
+    trained = saved.with_metadata(rows=12_345, data="reviews")
+    assert repr(Classifier(trained)) == f"Classifier(3 labels, {size}, trained on 12,345 rows of reviews)"
+
+
 def test_vectors_can_be_truncated(encoder):
     whole, short = encoder.encode(TEXTS), encoder.encode(TEXTS, dim=5)
     assert np.allclose(short, whole[:, :5] / np.linalg.norm(whole[:, :5], axis=1, keepdims=True), atol=1e-6)
