@@ -2,7 +2,7 @@
 
 A codebook is shared anchors and, for each token, a few (index, weight) pairs (the paper's Vocabulary Projection). The
 pairs of all tokens are stored one after the other, so tokens may have any number of pairs, at least one. Anchors of a
-distilled codebook have norm one, and so have the composed rows, up to the error of their approximation.
+distilled codebook have norm one; the composed rows, too, unless it was made for a size.
 """
 
 from collections.abc import Iterator, Mapping

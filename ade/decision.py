@@ -1,4 +1,4 @@
-"""Scores become labels or tags here: the one rule, for predictions, explanations, evaluations and the service."""
+"""Scores become labels or tags here: the one rule, for predictions, explanations and the service."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

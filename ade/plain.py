@@ -76,7 +76,11 @@ class Model:
         return self.pooling_weights(states) @ states
 
     def contributions(self, ids: Array) -> Array:
-        """Return what each token adds to the scores: (L, C). Their sum, the bias and the lexicon are the scores."""
+        """Return what each token that attention reads adds to the scores: (L, C).
+
+        Their sum, the bias and what the lexicon adds are the scores.
+        """
+        ids = ids[: self.max_tokens]
         states, word = self.states(ids)  # (T, d), (T,)
         each = self.pooling_weights(states)[:, None] * (states @ self.weights["head.weight"].T) * self.deviation
         return np.stack([each[word == token].sum(0) for token in range(len(ids))])
@@ -151,7 +155,7 @@ def further_layer(x: Array, name: str, weights: Weights, heads: int) -> Array:
 
 
 def lexicon_scores(lexicon: Lexicon, ids: Array) -> Array:
-    """Return what a lexicon adds to the scores: the sum of the text's distinct entries over their length: (C,)."""
+    """Return what a lexicon adds: the sum of the text's distinct entries over the norm of their idf: (C,)."""
     ids = ids.astype(np.int64)  # the number of a bigram may be large
     bigrams = lexicon.vocabulary * (ids[:-1] + 1) + ids[1:]  # (L - 1,)
     wanted = np.unique(np.concatenate([ids, bigrams]))

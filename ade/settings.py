@@ -118,7 +118,8 @@ class TrainingSettings(Settings):
     """Settings of `train`; start from one of the presets `STRONG` and `PAPER`."""
 
     epochs: Annotated[
-        float | None, f"passes over the training rows; by default {EPOCHS}, or with fit_to_data chosen for the data"
+        float | None,
+        f"passes over the rows; by default none on an encoder, {EPOCHS} or as fit_to_data chooses on a table",
     ] = None
     steps: Annotated[int, "optimizer steps, instead of epochs"] = 0
     batch_size: Annotated[int, "texts per optimizer step"] = 64
@@ -169,7 +170,7 @@ class CompressionSettings(Settings):
 
     size: Annotated[str, "bytes of the packed tables, as 12MB; by default a sixteenth of those in float32"] = ""
     head: Annotated[bool, "pack an output table of its own too, in the same bytes; a tied one always is"] = False
-    max_loss: Annotated[str, "most loss on held-back text, as 2%; more bytes are spent until it holds"] = ""
+    max_loss: Annotated[str, "most loss on held-out text, as 2%; more bytes are spent until it holds"] = ""
     tune_steps: Annotated[int, "optimizer steps of --tune"] = 400
     device: Annotated[str, "auto, cpu or cuda"] = "auto"
 

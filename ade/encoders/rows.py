@@ -72,7 +72,7 @@ def row_table(
     """Return what of a teacher's table an encoder takes whose folder has at most `size` bytes.
 
     `outputs` is the width of its vectors, `training` the settings of the first phase; the numbers of the tokens are
-    those of the returned tokenizer.
+    those of the returned teacher's tokenizer.
     """
     second = replace(
         training,

@@ -69,7 +69,7 @@ class _TrainedEstimator(BaseEstimator):
         dropout:        fraction of features dropped in training.
         attend:         'tokens', or 'anchors' to attend over all their anchors.
         max_tokens:     tokens of a text that attention reads; the lexicon reads all of it.
-        lexicon:        add the scores of token n-grams to the model's where that lowers the loss on held-back rows;
+        lexicon:        add the scores of token n-grams to the model's where that lowers the loss on validation rows;
                         False for the model alone. The preset 'paper' never has one.
         class_weight:   None, or 'balanced' to weight classes inversely to their frequency.
         random_state:   random seed.

@@ -1,6 +1,6 @@
 """The HTTP application of one model, with FastAPI: predictions, vectors, explanations, inspection, health, metrics.
 
-One event loop reads and answers requests; texts go through `batcher.py` to a thread in which the model predicts them.
+One event loop reads and answers requests; texts go through `batcher.py` to the model.
 `middleware.py` is around every request.
 """
 

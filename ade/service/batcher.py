@@ -56,7 +56,7 @@ class Waiting:
 
 
 class Batcher:
-    """Calls `predict` in one thread with batches of items from any number of requests.
+    """Calls `predict` with batches of items from any number of requests, one batch after the other.
 
     predict:   the results of a list of items, in order.
     cost:      the tokens of an item, roughly.

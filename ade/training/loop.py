@@ -148,7 +148,7 @@ class _Run:
 
         texts, labels = DeviceTokens(task.texts, device, start.config.max_tokens), task.labels
         on_device = DeviceTokens(labels, device) if isinstance(labels, Ragged) else labels.to(device)
-        self.train_step = TrainStep(self.model, settings.learning_rate, settings.weight_decay, texts, on_device)
+        self.train_step = TrainStep(self.model, settings.weight_decay, texts, on_device)
         self.total = settings.steps or steps_of(settings, len(task.texts))  # number of steps
 
     def train(self, folder: RunFolder | None, report: Report, stage: str = "train") -> None:

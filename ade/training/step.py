@@ -33,7 +33,6 @@ class TrainStep:
     def __init__(
         self,
         model: PreTrainedModel,
-        learning_rate: float,
         weight_decay: float,
         texts: DeviceTokens,
         labels: Tensor | DeviceTokens,
@@ -45,8 +44,8 @@ class TrainStep:
         self.record = cuda and model.settings.attend != "anchors"
         self.bf16 = cuda and torch.cuda.is_bf16_supported()
 
-        # A graph reads the learning rate from a tensor: a number would be captured as a constant.
-        rate = torch.tensor(learning_rate, device=self.device) if self.record else learning_rate
+        # Every step sets the learning rate. A graph reads it from a tensor: a number would be captured as a constant.
+        rate = torch.tensor(0.0, device=self.device) if self.record else 0.0
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, rate, weight_decay=weight_decay, fused=True, capturable=self.record)
         self._captured: dict[tuple[int, int], _Captured | None] = {}  # by batch shape; None after its first step

@@ -1,7 +1,7 @@
 """Training tasks: labels of texts, and tags of words; vectors of texts are in `ade/encoders`.
 
-A task holds the tokenized rows and knows the untrained model, how to validate it and how to finish it. The training
-loop is the same for all.
+A task holds the tokenized rows and knows how to validate a model and how to finish it. The training loop is the same
+for all.
 """
 
 from collections.abc import Callable, Iterator

@@ -87,7 +87,7 @@ def train(
     if unlabelled and distill_from is None:
         raise InputError("unlabelled texts need a classifier that labels them: give distill_from too")
     if start is not None and teacher is not None:
-        raise InputError("--from is used as it is, --teacher is distilled into a codebook: give one of them")
+        raise InputError("--from names a model to start from, --teacher a table to distil: give one of them")
     schema = Schema(text_column, label_column, problem_type(problem))
     splits = load_splits(data, labels, schema, validation)
     rows, dev = splits["train"], splits.get("dev")

@@ -154,7 +154,7 @@ def test_validation_rows_may_be_given(codebook):
         ({"preset": "weak"}, "preset must be one of strong, paper"),
         ({"problem": "both"}, "problem must be one of single-label, multi-label, regression"),
         ({"unlabelled": ["a"]}, "distill_from"),
-        ({"teacher": "wordllama"}, "--from is used as it is"),
+        ({"teacher": "wordllama"}, "--from names a model"),
         ({"size": "1M"}, "is not a size"),
         ({"size": "1MB", "layer_bits": 4}, "layer_bits"),
     ],
