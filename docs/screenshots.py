@@ -1,7 +1,7 @@
 """The pictures of the inspector in docs/images, made from a real model by a real browser.
 
-Needs Chromium and Pillow. python docs/screenshots.py MODEL, after `make run` and, for the model,
-ade train wordnet --from runs/demo/codebook --epochs 4 --out MODEL
+Needs Chromium and Pillow. python docs/screenshots.py MODEL, after
+ade train wordnet --teacher wordllama --set steps=1500 --out MODEL
 """
 
 import json
