@@ -39,9 +39,12 @@ class KnownWords:
         )
         return cls(tokenizer, specials) if by_words else None
 
-    def ids(self, texts: Sequence[str], max_length: int) -> list[list[int] | None]:
-        """Return the token ids of each text, truncated to `max_length`; None for those left to the tokenizer."""
-        words = [self._words(text) for text in texts]
+    def ids(self, texts: Sequence[str], max_length: int, max_chars: int) -> list[list[int] | None]:
+        """Return the token ids of each text, truncated to `max_length`; None for those left to the tokenizer.
+
+        So are texts of more than `max_chars`, of which it reads a part.
+        """
+        words = [self._words(text) if len(text) <= max_chars else None for text in texts]
         found = [self._joined(each, max_length) for each in words]
         unknown = [i for i, ids in enumerate(found) if ids is None and words[i] is not None]
         if unknown:

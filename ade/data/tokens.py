@@ -157,7 +157,7 @@ def tokenize_chunks(
         looked_up = known is not None and (len(chunk) <= FEW_TEXTS or (os.cpu_count() or 1) <= SOME_CORES)
         found: list[list[int] | None] = [None] * len(chunk)
         if known is not None and looked_up:
-            found = known.ids(chunk, max_length)
+            found = known.ids(chunk, max_length, CHARS * (max_length + SPARE))
         others = [i for i, ids in enumerate(found) if ids is None]
         if others:
             encodings = _encode_prefixes(tokenizer, [chunk[i] for i in others], max_length, True, False)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ade.teachers import Teacher
     from ade.training.soft_targets import LabelTeacher
 
-SHAPE = ("attend", "sat", "layers", "positions", "pooling", "heads")  # settings that an encoder has chosen already
+OWN_LAYERS = ("attend", "sat", "layers", "positions", "pooling", "heads")  # each asks for layers of another kind
 
 
 def train(
@@ -98,7 +98,7 @@ def train(
         pass
 
     # The paper's preset, layers of another kind and taggers begin with the table of a teacher.
-    layers_chosen = any(settings.get(name) is not None for name in SHAPE)
+    layers_chosen = any(settings.get(name) is not None for name in OWN_LAYERS)
     if start is None and teacher is None and preset == "strong" and isinstance(rows, Dataset) and not layers_chosen:
         start = ENGLISH
     begin = Saved.read(start) if isinstance(start, str | Path) else start

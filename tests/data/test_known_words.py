@@ -61,10 +61,11 @@ def test_the_ids_are_the_tokenizers_own(texts, lowercase, special, max_length):
 def test_what_is_looked_up_and_what_is_left_to_the_tokenizer():
     known = known_of(wordpiece())
     plain = ["ab don't", "A\tb\nab", "", "a_1$"]
-    assert None not in known.ids(plain, 20)
+    assert None not in known.ids(plain, 20, 99)
     assert set(known.known) == {"ab", "don", "'", "t", "a", "b", "_", "1", "$"}
     left = ["café", "a\x0bb", "a[MASK]b", "a" * (known_words.MAX_CHARS + 1), "a\u200bb"]
-    assert known.ids([*left, "ab"], 20) == [None] * len(left) + [[1, 6, 2]]
+    assert known.ids([*left, "ab"], 20, 99) == [None] * len(left) + [[1, 6, 2]]
+    assert known.ids(["a b ab", "ab"], 20, max_chars=5) == [None, [1, 6, 2]]
 
 
 def test_words_are_forgotten_before_they_are_too_many(monkeypatch):
